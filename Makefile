@@ -1,0 +1,70 @@
+# The two commands are `make demo` and `make test`; both set the environment up first.
+# `make help` lists the rest. Everything lands in .venv; nothing else on the machine is touched.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= all
+ROOMS := app collector controller models dashboards
+# uv does not read pip's settings; a local wheel folder given to pip serves both.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+# A cache on another file system cannot be linked from; copying is what uv would fall back to.
+export UV_LINK_MODE ?= copy
+
+.PHONY: help setup demo test check fix types imports docs test-shared test-engines test-browser bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready ## the environment in .venv, the command at .venv/bin/heddle
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Heddle's services need Python 3.11 or later; try: make setup PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv -c constraints.txt
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --group dev -e ".[$(EXTRAS)]" \
+	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[$(EXTRAS)]" $$($(PYTHON) -c 'import tomllib; print(*(repr(d) for d in tomllib.load(open("pyproject.toml","rb"))["dependency-groups"]["dev"]))')
+	@touch $@
+
+demo: setup ## the main job: a rollout under two presets, explained in a dashboard
+	@$(BIN)/heddle demo $(ARGS)
+
+test: setup ## the tests that need this clone alone
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-shared: setup ## the tests that read ../shared/data and ../shared/samples
+	@$(BIN)/python -m pytest tests/shared $(ARGS)
+
+test-engines: setup ## the tests on a genuine SGLang on the CPU (its own venv, about 2 GB)
+	@tests/engines/install.sh .venv-sglang
+	@$(BIN)/python -m pytest tests/engines $(ARGS)
+
+test-browser: setup ## the pages in a real browser (Debian: apt-get install chromium)
+	@command -v chromium >/dev/null || { echo "the browser tests need chromium; on Debian: apt-get install chromium"; exit 1; }
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
+
+check: setup ## format, lint, types, import arrows, generated docs
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/lint-imports
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog --check --check-fail-msg="run: make docs" -p "import sys; sys.path.insert(0, '.')" README.md docs/*.md
+
+fix: setup ## format and mend what ruff can
+	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
+
+types: setup ## pyright alone
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: setup ## the import arrows alone
+	@$(BIN)/lint-imports
+
+docs: setup ## rewrite the generated parts of README and docs
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog -r -p "import sys; sys.path.insert(0, '.')" README.md docs/*.md
+
+bench: setup ## the figures of docs/benchmarks.md
+	@$(BIN)/heddle bench all
+
+clean: ## remove the environment and what was built
+	@rm -rf $(VENV) .venv-sglang build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Assembly: commands, settings, processes and benches; the only room that knows every other."""

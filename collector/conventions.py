@@ -1,0 +1,172 @@
+"""Which attribute carries which fact, in which unit, and by which other names do senders call it?
+
+One table, ours and versioned: the GenAI names moved out of OpenTelemetry's own packages and their
+constants there are deprecated. `opentelemetry` and the standard library only: the trainer's library
+imports this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+VERSION: Final = "1"
+"""Of this table; a predictor trained under another version is refused."""
+
+Kind = Literal["string", "int", "double", "bool", "strings"]
+
+# Operations: the value of gen_ai.operation.name, or for what GenAI lacks the span's own name.
+INVOKE_AGENT: Final = "invoke_agent"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+START: Final = "heddle.start"
+MOVE: Final = "heddle.move"
+PREDICT: Final = "heddle.predict"
+ROLLOUT: Final = "heddle.rollout"
+PLAN: Final = "heddle.plan"
+SWITCH: Final = "heddle.switch"
+REALLOCATE: Final = "heddle.reallocate"
+WEIGHT_SYNC: Final = "heddle.weight_sync"
+WORKER: Final = "heddle.worker"
+"""One worker's lease to one rollout: from joining it (start marker) to leaving it."""
+
+HEDDLE_SPANS: Final = (
+    START, MOVE, PREDICT, ROLLOUT, PLAN, SWITCH, REALLOCATE, WEIGHT_SYNC, WORKER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute: its name on the wire, its column in the store, unit, meaning and aliases.
+
+    `column` is empty where the store keeps the value only in the VARIANT of all attributes.
+    A `double` in seconds (`_s`) whose column ends in `_ns` is stored as integer nanoseconds.
+    """
+
+    name: str
+    kind: Kind
+    column: str
+    unit: str
+    meaning: str
+    aliases: tuple[str, ...] = ()
+
+
+def _a(
+    name: str, kind: Kind, column: str, unit: str, meaning: str, *aliases: str
+) -> Attribute:
+    return Attribute(name, kind, column, unit, meaning, aliases)
+
+
+ATTRIBUTES: Final = (
+    # whose
+    _a("gen_ai.operation.name", "string", "op", "", "what the span is"),
+    _a("heddle.run.id", "string", "run_id", "", "the training experiment"),
+    _a("heddle.rollout.id", "string", "rollout_id", "", "the generation phase of the run"),
+    _a("heddle.rollout.kind", "string", "", "", "train or validate"),
+    _a("heddle.group.id", "string", "group_id", "", "the prompt whose samples these are"),
+    _a(
+        "gen_ai.conversation.id", "string", "trajectory_id", "", "the trajectory, unique in its run",
+        "heddle.trajectory.id", "session.id", "langfuse.session.id",
+    ),
+    _a("heddle.sample.index", "int", "sample_index", "", "which sample of its group, from 0"),
+    _a("heddle.step.index", "int", "step_index", "", "which LLM call of its trajectory, from 0"),
+    _a("heddle.task", "string", "task", "", "task family, for example coding"),
+    _a("heddle.policy_version", "string", "policy_version", "", "version of the weights that sampled"),
+    _a("heddle.staleness", "int", "", "rollouts", "versions behind the trainer"),
+    _a("heddle.reward", "double", "reward", "", "what the trainer gave the trajectory"),
+    _a("heddle.truncated", "bool", "truncated", "", "ended by a limit: its length is censored"),
+    _a("heddle.outcome", "string", "outcome", "", "finished, aborted, failed ..."),
+    _a("heddle.starts", "string", "starts_span_id", "", "on a start marker: the span it announces"),
+    _a("heddle.starts.op", "string", "starts_op", "", "on a start marker: that span's operation"),
+    _a("heddle.clock.speed", "double", "clock_speed", "", "emulated seconds per second; 1 is real"),
+    # where
+    _a("heddle.worker.id", "string", "worker_id", "", "the engine"),
+    _a("heddle.degree", "int", "degree", "GPUs", "GPUs of that engine"),
+    _a("gen_ai.agent.name", "string", "agent", "", "the agent", "agent.name"),
+    _a(
+        "gen_ai.request.model", "string", "model", "", "the model asked for",
+        "gen_ai.response.model", "llm.model_name", "llm.request.model_name",
+    ),
+    _a("gen_ai.provider.name", "string", "", "", "who serves it", "gen_ai.system", "llm.provider"),
+    # how long: one step's time, in order; their sum is the step's span
+    _a("heddle.held_s", "double", "held_ns", "s", "waiting in the controller"),
+    _a(
+        "heddle.queue_s", "double", "queue_ns", "s", "waiting in the engine",
+        "gen_ai.latency.time_in_queue",
+    ),
+    _a(
+        "heddle.prefill_s", "double", "prefill_ns", "s", "first forward to first token",
+        "gen_ai.latency.time_in_model_prefill",
+    ),
+    _a(
+        "heddle.decode_s", "double", "decode_ns", "s", "first token to last",
+        "gen_ai.latency.time_in_model_decode",
+    ),
+    _a(
+        "gen_ai.response.time_to_first_chunk", "double", "ttft_ns", "s", "request to first token",
+        "gen_ai.latency.time_to_first_token",
+    ),
+    # how much
+    _a(
+        "gen_ai.usage.input_tokens", "int", "input_tokens", "tokens", "prompt, cached included",
+        "gen_ai.usage.prompt_tokens", "llm.token_count.prompt", "llm.usage.prompt_tokens",
+        "ai.usage.inputTokens", "ai.usage.promptTokens",
+    ),
+    _a(
+        "gen_ai.usage.output_tokens", "int", "output_tokens", "tokens", "generated",
+        "gen_ai.usage.completion_tokens", "llm.token_count.completion",
+        "llm.usage.completion_tokens", "ai.usage.outputTokens", "ai.usage.completionTokens",
+    ),
+    _a(
+        "gen_ai.usage.cache_read.input_tokens", "int", "cached_tokens", "tokens",
+        "prompt tokens found in the prefix cache",
+        "gen_ai.usage.cached_tokens", "gen_ai.usage.cache_read_input_tokens",
+        "gen_ai.usage.input_cached_tokens", "llm.token_count.prompt_details.cache_read",
+    ),
+    _a("heddle.retractions", "int", "retractions", "", "times the engine took the step back"),
+    _a(
+        "gen_ai.response.finish_reasons", "strings", "finish_reason", "", "why generation ended",
+        "gen_ai.response.finish_reason", "llm.finish_reason",
+    ),
+    # what was decided
+    _a("heddle.order.rank", "int", "order_rank", "", "place among the waiting, 0 first"),
+    _a("heddle.priority", "int", "priority", "", "band sent to the engine, higher first"),
+    _a("heddle.because", "string", "because", "", "the reason of the decision"),
+    _a("heddle.predicted.p10", "double", "predicted_p10", "tokens", "remaining output, low"),
+    _a("heddle.predicted.p50", "double", "predicted_p50", "tokens", "remaining output, middle"),
+    _a("heddle.predicted.p90", "double", "predicted_p90", "tokens", "remaining output, high"),
+    _a("heddle.predictor.version", "string", "predictor_version", "", "who predicted"),
+    # tools
+    _a("gen_ai.tool.name", "string", "tool_name", "", "the tool", "tool.name", "mcp.method.name"),
+    _a("gen_ai.tool.call.id", "string", "tool_call_id", "", "the call", "tool.id"),
+    _a("heddle.tool.inferred", "bool", "inferred", "", "seen only as the gap between two steps"),
+    _a("heddle.synthetic", "bool", "synthetic", "", "the time was drawn, not recorded"),
+    _a("error.type", "string", "error_type", "", "what failed"),
+    # moves
+    _a("heddle.move.source", "string", "move_source", "", "worker left"),
+    _a("heddle.move.target", "string", "move_target", "", "worker entered"),
+    _a("heddle.move.method", "string", "move_method", "", "reprefill, l3_fetch or resume"),
+    _a("heddle.move.tokens", "int", "move_tokens", "tokens", "context that had to travel"),
+    _a("heddle.move.hit_tokens", "int", "move_hit_tokens", "tokens", "found cached on arrival"),
+    _a("heddle.hidden_s", "double", "hidden_ns", "s", "spent behind a tool call"),
+    _a("heddle.exposed_s", "double", "exposed_ns", "s", "the trajectory waited for it"),
+    # rollouts, plans, switches
+    _a("heddle.gpus", "int", "gpus", "GPUs", "leased to the rollout"),
+    _a("heddle.trajectories.expected", "int", "expected", "", "trajectories the rollout will have"),
+    _a("heddle.trainer.step", "int", "trainer_step", "", "the trainer's global step"),
+    _a("heddle.policies", "string", "policies", "", "switches in force, as choice=policy,..."),
+    _a("heddle.preset", "string", "preset", "", "the preset those switches equal, if any"),
+    _a("heddle.layout", "string", "layout", "", "degrees of the workers, as 4,4"),
+    _a("heddle.layout.before", "string", "", "", "degrees before a reallocation"),
+    _a("heddle.predicted.makespan_s", "double", "predicted_makespan_s", "s", "what the plan expects"),
+    _a("heddle.solve_s", "double", "solve_s", "s", "what planning took"),
+    _a("heddle.switch.choice", "string", "switch_choice", "", "order, admission, placement ..."),
+    _a("heddle.switch.before", "string", "switch_before", "", "policy before"),
+    _a("heddle.switch.after", "string", "switch_after", "", "policy after"),
+    _a("heddle.switch.who", "string", "switch_who", "", "who asked"),
+    _a("heddle.switch.why", "string", "switch_why", "", "the reason given"),
+)
+
+NAMES: Final = {a.name: a for a in ATTRIBUTES}
+COLUMNS: Final = {a.column: a for a in ATTRIBUTES if a.column}
+ALIASES: Final = {alias: a.name for a in ATTRIBUTES for alias in a.aliases}

@@ -1,0 +1,1 @@
+"""What enters the store from files: other tools' traces."""

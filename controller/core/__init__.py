@@ -1,0 +1,1 @@
+"""Pure decisions: frozen snapshot in, frozen plan out. No clock, no I/O, no chance of its own."""

@@ -1,0 +1,1 @@
+"""The path of a request: whose it is, where it goes, what comes back."""

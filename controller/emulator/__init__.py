@@ -1,0 +1,1 @@
+"""An emulated SGLang engine with its own truth, in real time times a speed."""

@@ -1,0 +1,1 @@
+"""Ports to engines and launchers, and their adapters."""

@@ -1,0 +1,1 @@
+"""Figures as functions: a frame in, a plotly figure out."""

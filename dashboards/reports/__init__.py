@@ -1,0 +1,1 @@
+"""Reports about one trajectory or many, as files that need no network."""

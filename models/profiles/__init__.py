@@ -1,0 +1,1 @@
+"""Latency profiles that ship with the product: sweeps, fits and their attribution."""
