@@ -1,0 +1,79 @@
+"""How does every figure look before it has data? Plotly only, no Streamlit.
+
+A figure never holds more than about MARKS marks: a browser stays quick and the eye sees no more.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from heddle.dashboards.theme import INK, Meaning, Mode
+
+MARKS: Final = 2_000
+FONT: Final = "Source Sans, Source Sans Pro, system-ui, sans-serif"
+
+
+def text(value: object) -> str:
+    """Plotly reads a little HTML in its labels; what came from a span must not be read so."""
+    return escape(str(value), quote=False)
+
+
+def short(value: object, limit: int = 28) -> str:
+    """Middle-cut, so that ids which differ at the end stay apart."""
+    whole = str(value)
+    if len(whole) <= limit:
+        return text(whole)
+    head = (limit - 1) // 2
+    return text(f"{whole[:head]}…{whole[-(limit - 1 - head) :]}")
+
+
+def blank(mode: Mode, *, height: int, x: str = "", y: str = "") -> go.Figure:
+    """Axes, fonts and legend of the house; the caller adds traces."""
+    ink = INK[mode]
+    axis: dict[str, Any] = {
+        "gridcolor": ink.grid,
+        "zeroline": False,
+        "linecolor": ink.grid,
+        "automargin": True,
+        "tickfont": {"color": ink.soft, "size": 12},
+    }
+    title = {"font": {"color": ink.soft, "size": 12}, "standoff": 8}
+    return go.Figure(
+        layout={
+            "height": height,
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": FONT, "color": ink.text, "size": 13},
+            "margin": {"l": 8, "r": 16, "t": 8, "b": 8},
+            "hoverlabel": {"bgcolor": ink.paper, "font": {"color": ink.text}, "align": "left"},
+            "legend": {
+                "orientation": "h",
+                "y": 1.0,
+                "yanchor": "bottom",
+                "x": 0,
+                "traceorder": "normal",
+                "itemwidth": 30,
+            },
+            "bargap": 0.28,
+            "xaxis": axis | {"title": title | {"text": x}},
+            "yaxis": axis | {"title": title | {"text": y}},
+        }
+    )
+
+
+def marker(of: Meaning, mode: Mode) -> dict[str, Any]:
+    """Fill and pattern of one meaning, with a hairline of the paper between neighbours."""
+    pattern = {"shape": of.pattern, "size": 6, "solidity": 0.25, "fgcolor": INK[mode].soft}
+    return {
+        "color": of.colour(mode),
+        "line": {"width": 0},
+        "pattern": {**pattern, "fillmode": "overlay"} if of.pattern else {},
+    }
+
+
+def config() -> dict[str, Any]:
+    """No logo and no outside link on a figure."""
+    return {"displaylogo": False, "displayModeBar": False, "responsive": True}

@@ -1,0 +1,68 @@
+"""What did each worker do, moment by moment? One bar trace a state; no Streamlit."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import polars as pl
+
+from heddle.dashboards import theme
+from heddle.dashboards.figures import base
+
+
+def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure:
+    """Pieces of `strips` as a lane per worker; x counts seconds from the rollout's start.
+
+    At most MARKS pieces are drawn, the longest ones; `left_out` says how many that leaves.
+    """
+    pieces = _longest(strips)
+    lanes = _lanes(strips)
+    figure = base.blank(mode, height=96 + 26 * max(len(lanes), 1), x="since the rollout began (s)")
+    for state in theme.in_order(set(pieces["state"].to_list())):
+        figure.add_trace(_trace(state, pieces.filter(pl.col("state") == state), mode, start_ns))
+    figure.update_layout(barmode="overlay", bargap=0.18)
+    figure.update_yaxes(
+        categoryorder="array", categoryarray=lanes, autorange="reversed", showgrid=False
+    )
+    figure.update_xaxes(rangemode="tozero")
+    return figure
+
+
+def left_out(strips: pl.DataFrame) -> int:
+    return max(strips.height - base.MARKS, 0)
+
+
+def _longest(strips: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("end_ns") - pl.col("start_ns")
+    return strips.sort(length, descending=True).head(base.MARKS).sort("start_ns", "worker_id")
+
+
+def lane(worker_id: object, degree: object) -> str:
+    """`w0 · TP2`; GPUs in no worker have a lane of their own."""
+    if worker_id is None:
+        return "no worker"
+    return base.short(worker_id, 20) + (f" · TP{degree}" if degree else "")
+
+
+def _lanes(strips: pl.DataFrame) -> list[str]:
+    last = strips.group_by("worker_id").agg(pl.col("degree").last())
+    rows = sorted(last.iter_rows(), key=lambda row: (row[0] is None, len(str(row[0])), str(row[0])))
+    return [lane(worker_id, degree) for worker_id, degree in rows]
+
+
+def _trace(state: str, pieces: pl.DataFrame, mode: theme.Mode, start_ns: int) -> go.Bar:
+    of = theme.meaning(state)
+    name = of.label if state in theme.STATES else base.text(state)
+    lengths = [
+        (end - begin) / 1e9 for begin, end in pieces.select("start_ns", "end_ns").iter_rows()
+    ]
+    last = {lane_id: degree for lane_id, degree in pieces.select("worker_id", "degree").iter_rows()}
+    return go.Bar(
+        name=name,
+        orientation="h",
+        base=[(begin - start_ns) / 1e9 for begin in pieces["start_ns"]],
+        x=lengths,
+        y=[lane(worker_id, last[worker_id]) for worker_id in pieces["worker_id"]],
+        marker=base.marker(of, mode),
+        customdata=[theme.seconds(length) for length in lengths],
+        hovertemplate=f"<b>{name}</b> for %{{customdata}}<br>from %{{base:.1f}} s<extra>%{{y}}</extra>",
+    )

@@ -1,0 +1,113 @@
+"""How long is the tail, and whose is it? Distributions and spreads; no Streamlit.
+
+The maximum and the top percent are always drawn as they are: a tail that was binned away is the
+one thing these figures are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from heddle.dashboards import theme
+from heddle.dashboards.figures import base
+
+KEPT: Final = 0.01
+POINTS: Final = 400
+
+
+def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) -> go.Figure:
+    """Share of trajectories longer than x, both axes logarithmic; one line a rollout."""
+    figure = base.blank(mode, height=320, x=unit, y="share longer (%)")
+    for index, (label, sample) in enumerate(values.items()):
+        xs, ys = survival(sample)
+        figure.add_trace(
+            go.Scatter(
+                name=base.short(label, 36),
+                x=xs,
+                y=[100 * y for y in ys],
+                mode="lines",
+                line={"shape": "hv", "width": 2.4, "color": theme.series(index, mode)},
+                hovertemplate="%{y:.2g} % above %{x:.4g}<extra>%{fullData.name}</extra>",
+            )
+        )
+    figure.update_xaxes(type="log", dtick=1, minor={"showgrid": False})
+    figure.update_yaxes(type="log", dtick=1)
+    figure.update_layout(showlegend=len(values) > 1)
+    return figure
+
+
+def survival(sample: Sequence[float]) -> tuple[list[float], list[float]]:
+    """(x, P(X >= x)) at every kept value: the top percent whole, the rest thinned to POINTS."""
+    ordered = np.sort(np.asarray([value for value in sample if value > 0], dtype=float))
+    size = ordered.size
+    if not size:
+        return [], []
+    body = int(size * (1 - KEPT))
+    ranks = np.arange(size)
+    kept = np.unique(np.concatenate([ranks[body:], ranks[:: max(1, size // POINTS)]]))
+    return ordered[kept].tolist(), (1 - kept / size).tolist()
+
+
+def histogram(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) -> go.Figure:
+    """Trajectories per length, logarithmic bins shared by all rollouts; binned here, not shipped."""
+    figure = base.blank(mode, height=320, x=unit, y="trajectories")
+    positive = [value for sample in values.values() for value in sample if value > 0]
+    if not positive:
+        return figure
+    edges = _edges(min(positive), max(positive))
+    middles = np.sqrt(edges[:-1] * edges[1:])
+    for index, (label, sample) in enumerate(values.items()):
+        counts, _ = np.histogram([value for value in sample if value > 0], bins=edges)
+        figure.add_trace(_bars(label, counts, middles, edges, theme.series(index, mode)))
+    figure.update_layout(barmode="overlay", bargap=0.04, showlegend=len(values) > 1)
+    figure.update_xaxes(type="log", dtick=1, minor={"showgrid": False})
+    return figure
+
+
+def _edges(low: float, high: float) -> np.ndarray:
+    return np.geomspace(low * 0.999, max(high, low * 1.01) * 1.001, 33)
+
+
+def _bars(
+    label: str, counts: np.ndarray, middles: np.ndarray, edges: np.ndarray, colour: str
+) -> go.Bar:
+    return go.Bar(
+        name=base.short(label, 36),
+        x=middles.tolist(),
+        y=counts.tolist(),
+        width=(edges[1:] - edges[:-1]).tolist(),
+        marker={"color": colour, "opacity": 0.72, "line": {"width": 0}},
+        hovertemplate="%{y} trajectories near %{x:.4g}<extra>%{fullData.name}</extra>",
+    )
+
+
+def spread(trajectories: pl.DataFrame, column: str, mode: theme.Mode, *, unit: str) -> go.Figure:
+    """Each group's samples on its line, groups by their maximum: is the tail the prompt's doing?"""
+    known = trajectories.filter(pl.col(column).is_not_null() & (pl.col(column) > 0))
+    tops = known.group_by("group_id").agg(pl.col(column).max().alias("top"))
+    order = tops.sort("top", "group_id", descending=[True, False]).head(24)["group_id"].to_list()
+    rows = known.filter(pl.col("group_id").is_in(order))
+    figure = base.blank(mode, height=96 + 20 * max(len(order), 1), x=unit)
+    figure.add_trace(
+        go.Scatter(
+            x=rows[column].to_list(),
+            y=[base.short(group, 24) for group in rows["group_id"]],
+            mode="markers",
+            marker={"color": theme.series(0, mode), "size": 7, "opacity": 0.6},
+            customdata=[base.short(one, 40) for one in rows["trajectory_id"]],
+            hovertemplate="%{customdata}: %{x:.4g}<extra>%{y}</extra>",
+        )
+    )
+    figure.update_yaxes(
+        categoryorder="array",
+        categoryarray=[base.short(group, 24) for group in order],
+        autorange="reversed",
+    )
+    figure.update_xaxes(type="log", dtick=1, minor={"showgrid": False})
+    figure.update_layout(showlegend=False)
+    return figure

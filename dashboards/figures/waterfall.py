@@ -1,0 +1,110 @@
+"""What did one trajectory do, and where? Its steps, tools and moves in worker lanes; no Streamlit.
+
+`pieces` cuts the spans into the phases of a step and is what the report draws too: one truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from heddle.dashboards import theme
+from heddle.dashboards.figures import base
+
+TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One coloured stretch of a trajectory's life; `lane` is a worker's id or `tools`."""
+
+    phase: str
+    lane: str
+    start_ns: int
+    end_ns: int
+    said: str
+
+
+def pieces(
+    steps: pl.DataFrame, tools: pl.DataFrame, moves: pl.DataFrame, *, now_ns: int
+) -> list[Piece]:
+    """By start, then lane; what has not ended yet runs to `now_ns` as one `running` piece."""
+    found = [piece for row in steps.iter_rows(named=True) for piece in _step(row, now_ns)]
+    found += [_tool(row, now_ns) for row in tools.iter_rows(named=True)]
+    found += [_move(row, now_ns) for row in moves.iter_rows(named=True)]
+    return sorted(found, key=lambda piece: (piece.start_ns, piece.lane, piece.end_ns))
+
+
+def _step(row: dict[str, Any], now_ns: int) -> Iterator[Piece]:
+    lane, said = str(row["worker_id"] or "no worker yet"), f"step {row['step_index']}"
+    at, end = row["start_ns"], row["end_ns"]
+    if end is None:
+        yield Piece("running", lane, at, max(now_ns, at), said)
+        return
+    for phase in ("held", "queue", "prefill", "decode"):
+        length = row[f"{phase}_ns"] or 0
+        if length > 0:
+            yield Piece(phase, lane, at, at + length, said)
+            at += length
+    if end > at:
+        yield Piece("rest", lane, at, end, said)
+
+
+def _tool(row: dict[str, Any], now_ns: int) -> Piece:
+    said = str(row["tool_name"] or "tool") + (
+        f" ({row['error_type']})" if row["error_type"] else ""
+    )
+    end = row["end_ns"]
+    if end is None:
+        return Piece("running", TOOLS, row["start_ns"], max(now_ns, row["start_ns"]), said)
+    return Piece("tool", TOOLS, row["start_ns"], end, said)
+
+
+def _move(row: dict[str, Any], now_ns: int) -> Piece:
+    said = f"{row['move_source']} to {row['move_target']}"
+    end = row["end_ns"] or max(now_ns, row["start_ns"])
+    return Piece("move", str(row["move_target"] or TOOLS), row["start_ns"], end, said)
+
+
+def waterfall(found: list[Piece], mode: theme.Mode, *, start_ns: int) -> go.Figure:
+    """Worker lanes in the order of their first use, tools last; the longest MARKS pieces."""
+    drawn = sorted(found, key=lambda piece: piece.start_ns - piece.end_ns)[: base.MARKS]
+    lanes = lanes_of(found)
+    figure = base.blank(mode, height=108 + 34 * max(len(lanes), 1), x="since its first step (s)")
+    for phase, of in theme.PHASES.items():
+        mine = [piece for piece in drawn if piece.phase == phase]
+        if mine:
+            figure.add_trace(_trace(of, mine, mode, start_ns))
+    figure.update_layout(barmode="overlay", bargap=0.3)
+    figure.update_yaxes(
+        categoryorder="array",
+        categoryarray=[base.short(lane, 24) for lane in lanes],
+        autorange="reversed",
+        showgrid=False,
+    )
+    return figure
+
+
+def lanes_of(found: list[Piece]) -> list[str]:
+    seen = dict.fromkeys(piece.lane for piece in found)
+    return [lane for lane in seen if lane != TOOLS] + [lane for lane in seen if lane == TOOLS]
+
+
+def _trace(of: theme.Meaning, mine: list[Piece], mode: theme.Mode, start_ns: int) -> go.Bar:
+    return go.Bar(
+        name=of.label,
+        orientation="h",
+        base=[(piece.start_ns - start_ns) / 1e9 for piece in mine],
+        x=[(piece.end_ns - piece.start_ns) / 1e9 for piece in mine],
+        y=[base.short(piece.lane, 24) for piece in mine],
+        marker=base.marker(of, mode),
+        customdata=[
+            [base.short(piece.said, 60), theme.nanoseconds(piece.end_ns - piece.start_ns)]
+            for piece in mine
+        ],
+        hovertemplate=f"<b>{of.label}</b>, %{{customdata[0]}}: %{{customdata[1]}}<br>from %{{base:.2f}} s<extra>%{{y}}</extra>",
+    )
