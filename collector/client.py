@@ -1,0 +1,113 @@
+"""How does everyone else ask the collector: named queries in, polars frames out, over HTTP?
+
+Synchronous, one connection pool a client, safe to share between threads. Every failure is a
+CollectorError with one sentence; an unreachable collector is CollectorUnreachable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import httpx
+import polars as pl
+
+from heddle.collector.errors import CollectorError, CollectorUnreachable, QueryRefused
+
+TOTAL_HEADER: Final = "X-Heddle-Total"
+Filter = str | int | float | bool | Sequence[str] | None
+
+
+class CollectorClient:
+    """Asks the collector's query port, by default http://127.0.0.1:4319."""
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s)
+
+    def query(self, name: str, **filters: Filter) -> pl.DataFrame:
+        """The rows of a named query (`records.FRAMES` lists them and their columns)."""
+        return self.page(name, **filters)[0]
+
+    def page(self, name: str, **filters: Filter) -> tuple[pl.DataFrame, int]:
+        """The rows and how many there are without `limit`: the N and M of "N of M"."""
+        asked = {key: _param(value) for key, value in filters.items() if value is not None}
+        reply = self._get(f"/v1/q/{name}", asked)
+        if reply.status_code != httpx.codes.OK:
+            raise QueryRefused(_sentence(reply))
+        frame = pl.read_ipc_stream(reply.content)
+        return frame, int(reply.headers.get(TOTAL_HEADER, frame.height))
+
+    def health(self) -> dict[str, Any]:
+        """What /healthz says, healthy or not."""
+        body: Any = self._json(self._get("/healthz", {}))
+        if not isinstance(body, dict):
+            raise CollectorError(self._stranger())
+        return {str(key): value for key, value in body.items()}
+
+    def healthy(self) -> bool:
+        """Whether the collector answers and can write."""
+        try:
+            return self.health().get("ok") is True
+        except CollectorError:
+            return False
+
+    def wait_healthy(self, timeout_s: float = 30.0) -> None:
+        """Return once it is healthy; CollectorUnreachable when that takes longer."""
+        deadline = time.monotonic() + timeout_s
+        while not self.healthy():
+            if time.monotonic() > deadline:
+                message = f"the collector at {self.url} was not healthy within {timeout_s:g} s"
+                raise CollectorUnreachable(message)
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> CollectorClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _get(self, path: str, params: dict[str, Any]) -> httpx.Response:
+        try:
+            return self._http.get(path, params=params)
+        except httpx.TimeoutException as error:
+            message = f"the collector at {self.url} did not answer {path} in time"
+            raise CollectorUnreachable(message) from error
+        except httpx.HTTPError as error:
+            message = f"no collector answers at {self.url} ({error}); start one: heddle collect"
+            raise CollectorUnreachable(message) from error
+
+    def _json(self, reply: httpx.Response) -> Any:
+        try:
+            return reply.json()
+        except ValueError as error:
+            raise CollectorError(self._stranger()) from error
+
+    def _stranger(self) -> str:
+        return f"what answers at {self.url} is no Heddle collector: /healthz is not JSON"
+
+
+def _param(value: Filter) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str | int | float) else list(value or ())
+
+
+def _sentence(reply: httpx.Response) -> str:
+    try:
+        body: Any = reply.json()
+        return str(body["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the collector answered {reply.status_code} to {reply.request.url}"
