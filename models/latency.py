@@ -17,9 +17,9 @@ from typing import Any, Final
 SYSTEMS: Final = ("h100_sxm", "h200_sxm")
 
 # SGLang start outside its weights: imports about 21 s (a public B200 log, sglang.md 5a), server and
-# CUDA graph capture about 15 s. No public figure exists for 8-32B models: `heddle profile` measures.
+# graph capture about 15 s. No public figure exists for 8-32B models: `heddle profile` measures.
 START_FIXED_S: Final = 36.0
-# A warm page cache feeds one GPU's share at roughly 4 GB/s (88 s start of a 122B FP8 model on 4 GPUs).
+# That log loads 122 GB of weights in 31 s with warm caches: 4 GB/s an engine, whatever its degree.
 DISK_BYTES_PER_S: Final = 4e9
 # Weights kept on the host return over PCIe 5 x16, about 40 of its 64 GB/s; half a second for the
 # kv_cache and cuda_graph tags and the HTTP round trips.
@@ -167,8 +167,8 @@ def _law(degree: int, row: Mapping[str, Any], weight_bytes: int) -> Law:
         p1_s=prefill["p1"] / 1e3,
         p2_s=prefill["p2"] / 1e3,
         kv_tokens=row["kv_capacity_tokens"],
-        launch_s=START_FIXED_S + share / DISK_BYTES_PER_S,
+        launch_s=START_FIXED_S + weight_bytes / DISK_BYTES_PER_S,
         wake_s=WAKE_FIXED_S + share / HOST_BYTES_PER_S,
         sleep_s=SLEEP_FIXED_S,
-        load_s=share / DISK_BYTES_PER_S,
+        load_s=weight_bytes / DISK_BYTES_PER_S,
     )

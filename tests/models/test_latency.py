@@ -6,6 +6,7 @@ import csv
 from importlib.resources import files
 
 import pytest
+
 from heddle.models.latency import LatencyError, load_profile
 
 
