@@ -1,0 +1,210 @@
+"""How long do samples of this group usually get, and how much is left of one that got this far?
+
+Group history, the predictor to beat: lognormal totals shrunk from task to group (empirical Bayes),
+updated by siblings that finish during the rollout, corrected for having survived so far. It reads
+no features but whose trajectory it is and its tokens so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from heddle.models.lognormal import FAR_Z, Lognormal, mills
+from heddle.models.types import Length, Query
+from heddle.models.variance import UNKNOWN, GroupStats, Level, level_of, posterior, spread_of_tasks
+
+# Samples of the task that one group's mean of steps or tool seconds is weighed against.
+MEAN_PULL = 2.0
+NEWTON_ROUNDS = 8
+"""Eight reach the mode to 1e-9 with 15 running siblings around one finished."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Sums over the finished samples of one group, log totals of the cut-off and running ones."""
+
+    task: str
+    n: int = 0
+    sum_log: float = 0.0
+    squares_log: float = 0.0
+    steps: float = 0.0
+    tool_s: float = 0.0
+    with_means: int = 0
+    censored: list[float] = field(default_factory=list[float])
+    running: dict[str, float] = field(default_factory=dict[str, float])
+
+    def add(self, n: int, mean_log: float, squares_log: float) -> None:
+        """Pool n more samples (Chan's update of mean and squares)."""
+        if self.n:
+            gap = mean_log - self.sum_log / self.n
+            squares_log += gap * gap * self.n * n / (self.n + n)
+        self.squares_log += squares_log
+        self.sum_log += n * mean_log
+        self.n += n
+
+    def stats(self) -> GroupStats:
+        return GroupStats(self.n, self.sum_log / self.n if self.n else 0.0, self.squares_log)
+
+
+class GroupHistory:
+    """Predicts from the samples already finished: the same task's, then the same group's.
+
+    Recorded history sets the task levels once; `observe` moves only its own group, so a call costs
+    microseconds and no prediction depends on the order in which siblings finished.
+    """
+
+    version = "group-history"
+
+    def __init__(self, levels: Mapping[str, Level] | None = None, top: Level = UNKNOWN) -> None:
+        self._levels = dict(levels or {})
+        self._top = top
+        self._groups: dict[str, _Group] = {}
+        self._task_means: dict[str, tuple[float, float]] = {}
+
+    @classmethod
+    def from_frame(cls, history: pl.DataFrame, *, task: str | None = None) -> Self:
+        """From the collector's `history` query; `task` keeps one task's rows.
+
+        `var_log_tokens` is the sample variance (null for a single sample). Runs are pooled.
+        """
+        self = cls()
+        if task is not None:
+            history = history.filter(pl.col("task") == task)
+        for row in history.filter(pl.col("mean_log_tokens").is_not_null()).iter_rows(named=True):
+            group = self._group(row["group_id"], row["task"])
+            n = int(row["trajectories"])
+            group.add(n, row["mean_log_tokens"], (row["var_log_tokens"] or 0.0) * (n - 1))
+            group.steps += n * (row["mean_steps"] or 0.0)
+            group.tool_s += n * (row["mean_tool_s"] or 0.0)
+            group.with_means += n
+        self.refit()
+        return self
+
+    def refit(self) -> None:
+        """Estimate task levels and means again from every group known now."""
+        by_task: dict[str, list[_Group]] = defaultdict(list)
+        for group in self._groups.values():
+            if group.n:
+                by_task[group.task].append(group)
+        every = [g.stats() for groups in by_task.values() for g in groups]
+        pooled = level_of(every, UNKNOWN)
+        above = Level(pooled.mean, UNKNOWN.mean_variance, pooled.between, pooled.within)
+        self._levels = {
+            task: level_of([g.stats() for g in groups], above) for task, groups in by_task.items()
+        }
+        self._top = spread_of_tasks(list(self._levels.values()), UNKNOWN)
+        self._task_means = {task: _means(groups) for task, groups in by_task.items()}
+
+    def observe(
+        self,
+        group: str,
+        total_tokens: float,
+        *,
+        censored: bool = False,
+        task: str | None = None,
+        trajectory: str = "",
+    ) -> None:
+        """A sample of the group ended; `censored` when a limit ended it (it would go on)."""
+        known = self._group(group, task)
+        known.running.pop(trajectory, None)
+        log_tokens = math.log(max(total_tokens, 1.0))
+        if censored:
+            known.censored.append(log_tokens)
+        else:
+            known.add(1, log_tokens, 0.0)
+
+    def survives(
+        self, group: str, trajectory: str, tokens_so_far: float, *, task: str | None = None
+    ) -> None:
+        """A sample still runs: the early finishers alone would make a group look short."""
+        running = self._group(group, task).running
+        running[trajectory] = math.log(max(tokens_so_far, 1.0))
+
+    def total(self, query: Query) -> Lognormal:
+        """The law of the trajectory's total output tokens, before its own survival is used."""
+        group = self._groups.get(query.group)
+        level = self._level(query, group)
+        if group is None:
+            return _predictive(GroupStats(0, 0.0, 0.0), (), level)
+        alive = [at for name, at in group.running.items() if name != query.trajectory]
+        return _predictive(group.stats(), group.censored + alive, level)
+
+    def predict(self, query: Query) -> Length:
+        """Remaining output tokens, given that the trajectory got as far as it did."""
+        return self.total(query).remaining(query.tokens_so_far)
+
+    def predict_many(self, queries: Sequence[Query]) -> list[Length]:
+        """The same for many, in their order."""
+        return [self.predict(query) for query in queries]
+
+    def draws(self, query: Query, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """`n` imagined values of the remaining output tokens, for planners."""
+        return self.total(query).draws(n, rng, query.tokens_so_far)
+
+    def mean_steps(self, group: str, task: str | None = None) -> float | None:
+        """Expected steps of a whole trajectory; None while nothing is recorded."""
+        return self._mean(group, task, 0)
+
+    def mean_tool_s(self, group: str, task: str | None = None) -> float | None:
+        """Expected tool seconds of a whole trajectory; None while nothing is recorded."""
+        return self._mean(group, task, 1)
+
+    def samples(self, group: str) -> int:
+        """Finished samples of that group, recorded and observed."""
+        known = self._groups.get(group)
+        return known.n if known else 0
+
+    def _group(self, group: str, task: str | None) -> _Group:
+        return self._groups.setdefault(group, _Group(task or ""))
+
+    def _level(self, query: Query, group: _Group | None) -> Level:
+        task = query.task or (group.task if group else "")
+        return self._levels.get(task, self._top)
+
+    def _mean(self, group: str, task: str | None, which: int) -> float | None:
+        known = self._groups.get(group)
+        means = self._task_means.get(task or (known.task if known else ""))
+        if known is None or not known.with_means:
+            return means[which] if means else None
+        total = (known.steps, known.tool_s)[which]
+        if means is None:
+            return total / known.with_means
+        return (total + MEAN_PULL * means[which]) / (known.with_means + MEAN_PULL)
+
+
+def _means(groups: Sequence[_Group]) -> tuple[float, float]:
+    n = max(sum(g.with_means for g in groups), 1)
+    return sum(g.steps for g in groups) / n, sum(g.tool_s for g in groups) / n
+
+
+def _predictive(stats: GroupStats, censored: Sequence[float], level: Level) -> Lognormal:
+    """The law of the next total: the group's mean with its uncertainty, and chance inside it."""
+    mean, variance, within = posterior(stats, level)
+    if censored:
+        mean, variance = _beyond(mean, variance, within, censored)
+    return Lognormal(mean, math.sqrt(variance + within))
+
+
+def _beyond(
+    mean: float, variance: float, within: float, censored: Sequence[float]
+) -> tuple[float, float]:
+    """The group mean's posterior mode and curvature, given log totals only known to exceed these.
+
+    The log posterior is concave in the mean, so Newton's steps from the uncensored one converge.
+    """
+    sigma, mode, precision = math.sqrt(within), mean, 1.0 / variance
+    for _ in range(NEWTON_ROUNDS):
+        zs = [(at - mode) / sigma for at in censored]
+        pulls = [(1.0 / mills(z), z) for z in zs if z > -FAR_Z]
+        gradient = (mean - mode) / variance + sum(h for h, _ in pulls) / sigma
+        precision = 1.0 / variance + sum(max(h * (h - z), 0.0) for h, z in pulls) / within
+        mode += gradient / precision
+    return mode, 1.0 / precision

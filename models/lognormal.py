@@ -1,0 +1,89 @@
+"""How much is still to come of a lognormal length that has already survived some tokens?
+
+Closed forms, safe far in the tail: a trajectory ten times beyond anything seen still gets a finite,
+positive answer. With z = (log tokens - mu)/sigma all that is needed is the normal's survival
+function below z = 30 and its Mills ratio above, where 1 - cdf loses meaning long before it
+underflows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.models.types import Length
+
+# Above this z the tail is exponential to 1e-6 and the asymptotic forms are the more exact ones.
+FAR_Z: Final = 30.0
+MAX_LOG: Final = 60.0
+"""exp(60) tokens: more is the same to every caller, and exp must not overflow."""
+
+_NORMAL: Final = NormalDist()
+_SQRT2: Final = math.sqrt(2.0)
+_SQRT2PI: Final = math.sqrt(2.0 * math.pi)
+
+
+def mills(z: float) -> float:
+    """(1 - cdf(z)) / pdf(z), the reciprocal of the normal's hazard; z above -35."""
+    if z < FAR_Z:
+        return 0.5 * math.erfc(z / _SQRT2) * _SQRT2PI * math.exp(0.5 * z * z)
+    inverse = 1.0 / (z * z)
+    return (1.0 - inverse * (1.0 - 3.0 * inverse * (1.0 - 5.0 * inverse))) / z
+
+
+def z_beyond(z: float, level: float) -> float:
+    """How far beyond z lies the quantile `level` of a standard normal known to exceed z."""
+    if z < FAR_Z:
+        surviving = 0.5 * math.erfc(z / _SQRT2) * (1.0 - level)
+        return max(-_NORMAL.inv_cdf(surviving) - z, 0.0)
+    hazard, nats = z + 1.0 / z, -math.log1p(-level)
+    return 2.0 * nats / (hazard + math.sqrt(hazard * hazard + 2.0 * nats))
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Total output tokens of a trajectory: log tokens are normal(mu, sigma)."""
+
+    mu: float
+    sigma: float
+
+    def quantile(self, level: float, tokens_so_far: float = 0.0) -> float:
+        """Remaining tokens at `level` in (0, 1), given that the total exceeds `tokens_so_far`."""
+        z = self._z(tokens_so_far)
+        if z < -FAR_Z:
+            log_total = self.mu + self.sigma * _NORMAL.inv_cdf(level)
+            return max(math.exp(min(log_total, MAX_LOG)) - tokens_so_far, 0.0)
+        grown = min(self.sigma * z_beyond(z, level), MAX_LOG)
+        return tokens_so_far * math.expm1(grown)
+
+    def mean(self, tokens_so_far: float = 0.0) -> float:
+        """Expected remaining tokens, given that the total exceeds `tokens_so_far`."""
+        z = self._z(tokens_so_far)
+        if z - self.sigma < -FAR_Z:
+            log_mean = self.mu + 0.5 * self.sigma**2
+            return max(math.exp(min(log_mean, MAX_LOG)) - tokens_so_far, 0.0)
+        return tokens_so_far * (mills(z - self.sigma) / mills(z) - 1.0)
+
+    def remaining(self, tokens_so_far: float = 0.0) -> Length:
+        """p10, p50, p90 and mean of what is still to come."""
+        p10, p50, p90 = (self.quantile(level, tokens_so_far) for level in (0.1, 0.5, 0.9))
+        return Length(p10, p50, p90, self.mean(tokens_so_far))
+
+    def draws(
+        self, n: int, rng: np.random.Generator, tokens_so_far: float = 0.0
+    ) -> NDArray[np.float64]:
+        """`n` independent draws of the remaining tokens, by inverting the truncated law."""
+        # The open interval: quantile 0 and 1 of an unbounded law are no numbers of tokens.
+        levels: Sequence[float] = rng.uniform(1e-12, 1.0 - 1e-12, n).tolist()
+        return np.array([self.quantile(level, tokens_so_far) for level in levels])
+
+    def _z(self, tokens_so_far: float) -> float:
+        if tokens_so_far <= 0.0:
+            return -math.inf
+        return (math.log(tokens_so_far) - self.mu) / self.sigma
