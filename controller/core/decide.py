@@ -1,0 +1,66 @@
+"""Who goes where now, and who moves?
+
+One pure function of a snapshot. Every waiting step is released exactly once or held with a reason;
+no worker gets a fresh trajectory above what admission allows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle.controller.core.admission import ADMISSIONS
+from heddle.controller.core.migration import MIGRATIONS
+from heddle.controller.core.placement import PLACEMENTS, Book
+from heddle.controller.core.priority import ORDERS, band, in_flight_first
+from heddle.controller.core.types import Plan, Release, Snapshot, Switches, Trajectory
+
+
+def decide(snapshot: Snapshot, switches: Switches, rng: np.random.Generator) -> Plan:
+    """Releases in the order they should be sent, moves, and why the rest is held."""
+    _ = rng  # policies that draw take it from here; none of the present ones does
+    waiting = [t for t in snapshot.trajectories if t.state == "held"]
+    ordered = in_flight_first(ORDERS[switches.order](waiting, snapshot.rates))
+    ranks = {t.id: rank for rank, t in enumerate(ordered)}
+    if not snapshot.workers:
+        held = {t.id: "no worker takes steps" for t in ordered}
+        return Plan(held=held, ranks=ranks)
+    book = Book.of(snapshot, ADMISSIONS[switches.admission](snapshot))
+    releases: list[Release] = []
+    held: dict[str, str] = {}
+    for rank, trajectory in enumerate(ordered):
+        found = _worker_for(trajectory, book, switches)
+        if found is None:
+            held[trajectory.id] = f"every worker holds its {switches.admission} limit"
+            continue
+        priority = band(switches.order, trajectory, snapshot.rates)
+        releases.append(_release(trajectory, found, rank, priority, switches.order))
+    moves = MIGRATIONS[switches.migration](snapshot)
+    return Plan(releases=tuple(releases), moves=tuple(moves), held=held, ranks=ranks)
+
+
+def _worker_for(trajectory: Trajectory, book: Book, switches: Switches) -> tuple[str, str] | None:
+    """Home while it lives; else the placement's choice, for fresh ones where there is room."""
+    home = trajectory.worker
+    if home is not None and home in book.workers:
+        return home, f"in flight on {home}, its prefix is there"
+    choice = list(book.workers)
+    if trajectory.is_fresh:
+        choice = [w for w in choice if book.has_room(w)]
+    if not choice:
+        return None
+    worker, because = PLACEMENTS[switches.placement](trajectory, choice, book)
+    book.take(trajectory, worker)
+    return worker, because
+
+
+def _release(
+    trajectory: Trajectory, found: tuple[str, str], rank: int, priority: int | None, order: str
+) -> Release:
+    worker, because = found
+    return Release(
+        trajectory=trajectory.id,
+        worker=worker,
+        rank=rank,
+        priority=priority,
+        because=f"{order} rank {rank}; {because}",
+    )

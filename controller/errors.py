@@ -1,0 +1,52 @@
+"""What can go wrong in the controller, as one tree; the text of each is one sentence for a person.
+
+ControllerError
+    BadRequest        the caller's mistake (HTTP 400)
+    NoWorker          nobody takes steps (503)
+    EngineError       an engine refused or died
+        EngineLost    before it answered: the step may go elsewhere (502)
+    LaunchFailed      an engine did not come up (503)
+    Aborted           a held step was told to stop (503)
+"""
+
+from __future__ import annotations
+
+
+class ControllerError(Exception):
+    """Root; `status` is the HTTP status it is answered with."""
+
+    status = 500
+
+
+class BadRequest(ControllerError):
+    """The caller's mistake."""
+
+    status = 400
+
+
+class NoWorker(ControllerError):
+    """Nobody takes steps."""
+
+    status = 503
+
+
+class EngineError(ControllerError):
+    """An engine refused or died."""
+
+    status = 502
+
+
+class EngineLost(EngineError):
+    """The connection ended before an answer: nothing reached the client yet."""
+
+
+class LaunchFailed(ControllerError):
+    """An engine did not come up."""
+
+    status = 503
+
+
+class Aborted(ControllerError):
+    """A held step was told to stop."""
+
+    status = 503
