@@ -22,7 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Heddle's services need Python 3.11 or later; try: make setup PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check uv -c constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv -c constraints.txt
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --group dev -e ".[$(EXTRAS)]" \
 	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[$(EXTRAS)]" $$($(PYTHON) -c 'import tomllib; print(*(repr(d) for d in tomllib.load(open("pyproject.toml","rb"))["dependency-groups"]["dev"]))')
@@ -45,11 +45,12 @@ test-browser: setup ## the pages in a real browser (Debian: apt-get install chro
 	@command -v chromium >/dev/null || { echo "the browser tests need chromium; on Debian: apt-get install chromium"; exit 1; }
 	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
-check: setup ## format, lint, types, import arrows, generated docs
+check: setup ## format, lint, types, import arrows, sizes, generated docs
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog --check --check-fail-msg="run: make docs" -p "import sys; sys.path.insert(0, '.')" README.md docs/*.md
+	@$(BIN)/python docs/sizes.py
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog --check --check-fail-msg="run: make docs" -p "import sys; sys.path.insert(0, 'docs')" README.md docs/*.md
 
 fix: setup ## format and mend what ruff can
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
@@ -61,7 +62,7 @@ imports: setup ## the import arrows alone
 	@$(BIN)/lint-imports
 
 docs: setup ## rewrite the generated parts of README and docs
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog -r -p "import sys; sys.path.insert(0, '.')" README.md docs/*.md
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog -r -p "import sys; sys.path.insert(0, 'docs')" README.md docs/*.md
 
 bench: setup ## the figures of docs/benchmarks.md
 	@$(BIN)/heddle bench all

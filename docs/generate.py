@@ -1,0 +1,112 @@
+"""Which parts of the documentation does the code itself state? Each function returns one part.
+
+Markdown, called from cog blocks in README.md and docs/*.md (`make docs`); `make check` fails when
+a page lags.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from heddle.collector import conventions
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("collector", "models", "controller", "dashboards", "app")
+"""In order of knowledge, the one that knows least first."""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(
+        f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |\n" for row in lines
+    )
+
+
+def first_line(source: Path) -> str:
+    """The first line of a module's docstring, or nothing."""
+    return (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[0]
+
+
+def packages(room: str) -> Iterator[Path]:
+    """The folders of a room that are packages, the room itself first."""
+    return (p.parent for p in sorted((ROOT / room).rglob("__init__.py"), key=lambda p: p.parent))
+
+
+def rooms() -> str:
+    """Every package with the caption its docstring gives it."""
+    found = [p for room in ROOMS for p in packages(room)]
+    rows = [(f"`{p.relative_to(ROOT)}/`", first_line(p / "__init__.py")) for p in found]
+    return table(("folder", "what it is"), rows)
+
+
+def modules(room: str) -> str:
+    """Every module of a room with the question its docstring opens with."""
+    files = [p for p in sorted((ROOT / room).rglob("*.py")) if p.name != "__init__.py"]
+    return table(
+        ("module", "its question"), [(f"`{p.relative_to(ROOT)}`", first_line(p)) for p in files]
+    )
+
+
+def attributes() -> str:
+    """The table of attributes that collector/conventions.py is."""
+    rows = [
+        (
+            f"`{a.name}`",
+            a.kind,
+            a.unit,
+            a.meaning,
+            f"`{a.column}`" if a.column else "",
+            ", ".join(f"`{alias}`" for alias in a.aliases),
+        )
+        for a in conventions.ATTRIBUTES
+    ]
+    return table(("attribute", "kind", "unit", "meaning", "column", "also known as"), rows)
+
+
+def spans() -> str:
+    """Names of the spans that GenAI does not have."""
+    return ", ".join(f"`{name}`" for name in conventions.HEDDLE_SPANS) + "\n"
+
+
+def commands() -> dict[str, Any]:
+    """The commands of `heddle` by name, as click sees them."""
+    typer = importlib.import_module("typer")
+    cli = importlib.import_module("heddle.app.cli")
+    group = typer.main.get_command(cli.app)
+    return {name: command for name, command in sorted(group.commands.items()) if not command.hidden}
+
+
+def _sentence(text: str | None) -> str:
+    return (text or "").strip().partition("\n\n")[0].replace("\n", " ")
+
+
+def command_list() -> str:
+    """One line a command."""
+    rows = [(f"`heddle {name}`", _sentence(c.help)) for name, c in commands().items()]
+    return table(("command", "what it does"), rows)
+
+
+def _options(command: Any) -> Iterator[tuple[str, str, str]]:
+    for p in command.params:
+        if getattr(p, "hidden", False) or p.name == "help":
+            continue
+        name = ", ".join(p.opts) if p.param_type_name == "option" else p.human_readable_name
+        default = "" if p.default is None or callable(p.default) else str(p.default)
+        yield f"`{name}`", default, _sentence(getattr(p, "help", None))
+
+
+def command_reference() -> str:
+    """Every command with its options."""
+    parts: list[str] = []
+    for name, command in commands().items():
+        options = list(_options(command))
+        parts.append(f"## heddle {name}\n\n{(command.help or '').strip()}\n")
+        parts.append(
+            table(("option", "default", "meaning"), options) if options else "No options.\n"
+        )
+    return "\n".join(parts)
