@@ -27,6 +27,7 @@ from heddle.collector.accounting import Activity, Kind, Lease, Window
 
 NOWHERE: Final = ""
 """Worker id of a trajectory that is live and homed on no worker yet."""
+_PARTS: Final[tuple[Kind, ...]] = ("held", "queued", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,9 @@ def _trails(
         trails[trajectory_id] = _Trail(trajectory_id, start_ns, end_ns)
 
     def trail(trajectory_id: str) -> _Trail:
-        return trails.setdefault(trajectory_id, _Trail(trajectory_id))
+        if trajectory_id not in trails:
+            trails[trajectory_id] = _Trail(trajectory_id)
+        return trails[trajectory_id]
 
     for row in _ordered(steps, _Step._fields, "step_index"):
         trail(row[0]).steps.append(_Step(*row))
@@ -167,8 +170,8 @@ def _follow(trail: _Trail, until_ns: int, *, provisional: bool) -> list[Activity
     """Every activity of one trajectory."""
     ends = _step_ends(trail, until_ns)
     homes = _homes(trail.steps)
-    tools = [tool._replace(end_ns=_tool_end(tool, trail, until_ns)) for tool in trail.tools]
-    known = [*ends, *(_or(tool.end_ns, 0) for tool in tools), _or(trail.end_ns, 0)]
+    tool_ends = [_tool_end(tool, trail, until_ns) for tool in trail.tools]
+    known = [*ends, *tool_ends, _or(trail.end_ns, 0)]
     if trail.end_ns is None and (provisional or max(known) == 0):
         known.append(until_ns)
     end_ns = max(known)
@@ -177,8 +180,8 @@ def _follow(trail: _Trail, until_ns: int, *, provisional: bool) -> list[Activity
     for step, home, step_end_ns in zip(trail.steps, homes, ends, strict=True):
         found += _step(step, home, step_end_ns)
     found += _holes(trail.steps, homes, ends)
-    for tool in tools:
-        found += _tool(tool, stints)
+    for tool, tool_end_ns in zip(trail.tools, tool_ends, strict=True):
+        found += _tool(tool, tool_end_ns, stints)
     return [*found, *map(_move, trail.moves)]
 
 
@@ -226,15 +229,9 @@ def _stints(trail: _Trail, homes: Sequence[str], end_ns: int) -> Iterator[_Stint
 def _step(step: _Step, home: str, end_ns: int) -> Iterator[Activity]:
     """Held, queued, prefill, decode in order; without engine timings the rest is opaque."""
     at_ns = step.start_ns
-    parts: tuple[tuple[Kind, int | None], ...] = (
-        ("held", step.held_ns),
-        ("queued", step.queue_ns),
-        ("prefill", step.prefill_ns),
-        ("decode", step.decode_ns),
-    )
-    for kind, duration_ns in parts:
-        until_ns = min(at_ns + max(duration_ns or 0, 0), end_ns)
-        if until_ns > at_ns:
+    for kind, duration_ns in zip(_PARTS, step[-4:], strict=True):
+        if duration_ns and at_ns < end_ns:
+            until_ns = min(at_ns + max(duration_ns, 0), end_ns)
             yield Activity(home, kind, at_ns, until_ns, step.trajectory_id)
             at_ns = until_ns
     if step.prefill_ns is None and step.decode_ns is None and at_ns < end_ns:
@@ -250,9 +247,8 @@ def _holes(steps: Sequence[_Step], homes: Sequence[str], ends: Sequence[int]) ->
             yield Activity(home, "opaque", end_ns, after.start_ns, step.trajectory_id)
 
 
-def _tool(tool: _Tool, stints: Sequence[_Stint]) -> Iterator[Activity]:
+def _tool(tool: _Tool, end_ns: int, stints: Sequence[_Stint]) -> Iterator[Activity]:
     """A tool interval belongs to whichever worker the trajectory is homed on meanwhile."""
-    end_ns = _or(tool.end_ns, tool.start_ns)
     for stint in stints:
         start_ns, until_ns = max(tool.start_ns, stint.start_ns), min(end_ns, stint.end_ns)
         if start_ns < until_ns:
