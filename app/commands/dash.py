@@ -1,0 +1,59 @@
+"""`heddle dash`: the pages in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+TYPER = options.help_with(
+    "heddle dash", "heddle dash --collector http://host:4319 --controller http://host:8600"
+)
+
+
+def run(
+    port: Annotated[int | None, typer.Option(help="Port of the pages.")] = None,
+    host: options.Host = None,
+    collector: options.Collector = None,
+    controller: options.Controller = None,
+    data: options.Data = None,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Serve the dashboard of a running collector and controller."""
+    import heddle.app
+    from heddle.app.errors import PortInUse
+    from heddle.app.settings import load, token
+    from heddle.app.supervise import is_free
+
+    flags = {"collector": collector, "controller": controller, "token_file": token_file}
+    settings = load({"ports.dashboard": port, "host": host, "data": data, **flags})
+    port = settings.ports.dashboard
+    if not is_free(port, settings.host):
+        raise PortInUse(port, "dashboard", "choose another with --port")
+    os.environ["HEDDLE_COLLECTOR"] = settings.query_url
+    os.environ["HEDDLE_CONTROLLER"] = settings.controller_url
+    os.environ["HEDDLE_TOKEN"] = token(settings)
+    script = Path(heddle.app.__file__).parent / "dashboard.py"
+    _serve(script, settings.host, port)
+
+
+def _serve(script: Path, host: str, port: int) -> None:
+    """Streamlit in this process, so that it ends when its parent does."""
+    from streamlit.web import cli
+
+    options = {
+        "server.headless": "true",
+        "server.address": host,
+        "server.port": str(port),
+        "server.fileWatcherType": "none",
+        "browser.gatherUsageStats": "false",
+        "client.toolbarMode": "minimal",
+    }
+    words = [word for key, value in options.items() for word in (f"--{key}", value)]
+    sys.argv = ["streamlit", "run", str(script), *words]
+    cli.main()

@@ -1,0 +1,38 @@
+"""`heddle engine`: one emulated SGLang engine behind SGLang's HTTP API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+TYPER = options.help_with("heddle engine --port 30000 --degree 2 --model Qwen3-14B")
+
+
+def run(
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 30000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    degree: Annotated[int, typer.Option(help="GPUs of this engine.", min=1)] = 1,
+    worker_id: Annotated[str, typer.Option("--worker-id", help="Its name in the fleet.")] = "w0",
+    model: Annotated[str, typer.Option(help="Model it serves.")] = "Qwen3-14B",
+    system: Annotated[str, typer.Option(help="GPU type: h100_sxm or h200_sxm.")] = "h100_sxm",
+    seed: options.Seed = 0,
+    clock_origin_ns: options.OriginNs = 0,
+    clock_speed: options.ClockSpeed = 1.0,
+) -> None:
+    """Serve one emulated SGLang engine."""
+    from heddle.controller.clock import Clock
+    from heddle.controller.emulator import http
+
+    http.serve(
+        host=host,
+        port=port,
+        degree=degree,
+        worker_id=worker_id,
+        model=model,
+        system=system,
+        seed=seed,
+        clock=Clock(clock_origin_ns, clock_speed),
+    )

@@ -1,0 +1,46 @@
+"""Which options do several commands share, and how are they spelled?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Folder of database, logs and token.", metavar="DIR")
+]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs of the emulated fleet.", min=1)]
+Model = Annotated[str | None, typer.Option("--model", help="Model the emulated engines serve.")]
+System = Annotated[str | None, typer.Option("--system", help="Profile: h100_sxm or h200_sxm.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+Speed = Annotated[
+    float | None, typer.Option("--speed", help="Emulated seconds per second.", min=0.01)
+]
+Collector = Annotated[
+    str | None,
+    typer.Option("--collector", help="Query address of a running collector.", metavar="URL"),
+]
+Controller = Annotated[
+    str | None, typer.Option("--controller", help="Address of a running controller.", metavar="URL")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="File that holds the control token.")
+]
+Run = Annotated[str | None, typer.Option("--run", help="The run; the newest when left out.")]
+OriginNs = Annotated[
+    int, typer.Option("--clock-origin-ns", help="Where emulated time starts, UTC nanoseconds.")
+]
+ClockSpeed = Annotated[
+    float, typer.Option("--clock-speed", help="Emulated seconds per second; 1 is the wall clock.")
+]
+
+
+def help_with(*examples: str) -> dict[str, Any]:
+    """Keywords of a typer command whose --help ends with examples."""
+    return {"epilog": "Examples: " + "  |  ".join(examples)}
+
+
+JSON_ONLY: Final = "stdout carries JSON only; everything else is on stderr"

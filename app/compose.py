@@ -1,0 +1,157 @@
+"""Which processes make a stack, on which ports, in which order?
+
+Collector, then controller (which launches the engines), then the dashboard. The emulated fleet is
+this program's own `heddle engine`, handed to the controller as a launch template: the controller
+knows no emulator.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from heddle.app.errors import PortInUse
+from heddle.app.settings import Settings, token_in_file
+from heddle.app.supervise import Supervisor, free_port, free_range, is_free
+from heddle.controller.clock import Clock
+
+START_S: Final = 60.0
+"""A busy two-core machine needs up to 8 s to import a service; this is when to give up."""
+WHAT: Final = {
+    "otlp_http": "collector (OTLP/HTTP)",
+    "otlp_grpc": "collector (OTLP/gRPC)",
+    "queries": "collector (queries)",
+    "controller": "controller",
+    "dashboard": "dashboard",
+}
+SAY: Final[Callable[[str], None]] = lambda _: None  # noqa: E731
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A running stack: where its parts answer, and its time."""
+
+    settings: Settings
+    clock: Clock
+    token: str
+    has_dashboard: bool
+
+    @property
+    def query_url(self) -> str:
+        return self.settings.query_url
+
+    @property
+    def controller_url(self) -> str:
+        return self.settings.controller_url
+
+
+def settle_ports(
+    settings: Settings, *, strict: bool, dashboard: bool, say: Callable[[str], None] = SAY
+) -> Settings:
+    """The same settings with ports that are free; strict, a taken one is PortInUse."""
+    # A stack of one's own is not the one that HEDDLE_COLLECTOR or HEDDLE_CONTROLLER point at.
+    tree = settings.model_copy(deep=True, update={"collector": None, "controller": None})
+    for name, what in WHAT.items():
+        port = int(getattr(tree.ports, name))
+        if (name == "dashboard" and not dashboard) or (port and is_free(port, tree.host)):
+            continue
+        if strict and port:
+            raise PortInUse(port, what, f"stop its owner or set HEDDLE_PORTS__{name.upper()}")
+        setattr(tree.ports, name, free_port(tree.host))
+        if port:
+            say(f"port {port} is in use; the {what} takes {getattr(tree.ports, name)}")
+    if not tree.fleet.workers:
+        tree.ports.engines = free_range(tree.ports.engines, tree.fleet.gpus, tree.host)
+    return tree
+
+
+def start(
+    supervisor: Supervisor,
+    settings: Settings,
+    *,
+    dashboard: bool,
+    say: Callable[[str], None] = SAY,
+) -> Stack:
+    """Start every process and wait until it answers; the fleet itself starts with a rollout."""
+    origin_ns = time.time_ns()
+    secret = token_in_file(settings)
+    clock = Clock(origin_ns, settings.fleet.speed)
+    supervisor.start("collector", collector_arguments(settings))
+    if dashboard:
+        supervisor.start("dashboard", dashboard_arguments(settings))
+    _wait(supervisor, "collector", f"{settings.query_url}/healthz")
+    say(f"collector on {settings.otlp_url}, queries on {settings.query_url}")
+    supervisor.start("controller", controller_arguments(settings, clock))
+    _wait(supervisor, "controller", f"{settings.controller_url}/heddle/v1/healthz")
+    say(f"controller on {settings.controller_url}")
+    if dashboard:
+        _wait(supervisor, "dashboard", f"{settings.dashboard_url}/_stcore/health")
+        say(f"dashboard on {settings.dashboard_url}")
+    return Stack(settings=settings, clock=clock, token=secret, has_dashboard=dashboard)
+
+
+def _wait(supervisor: Supervisor, name: str, url: str) -> None:
+    supervisor.wait(name, url, lambda: answers(url), START_S)
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is answered with a 200."""
+    try:
+        return httpx.get(url, timeout=2.0, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def collector_arguments(settings: Settings) -> list[str]:
+    """`heddle collect ...`"""
+    ports = settings.ports
+    return [
+        "collect",
+        *("--host", settings.host, "--data", str(settings.data)),
+        *("--http-port", str(ports.otlp_http), "--grpc-port", str(ports.otlp_grpc)),
+        *("--query-port", str(ports.queries)),
+    ]
+
+
+def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
+    """`heddle control ...`, with the fleet's URLs or with the template that launches it."""
+    fleet = settings.fleet
+    base = [
+        "control",
+        *("--host", settings.host, "--port", str(settings.ports.controller)),
+        *("--collector", settings.otlp_url, "--collector-queries", settings.query_url),
+        *("--data", str(settings.data), "--token-file", str(settings.token_path)),
+        *("--model", fleet.model, "--system", fleet.system, "--gpus", str(fleet.gpus)),
+        *("--clock-origin-ns", str(clock.origin_ns), "--clock-speed", repr(clock.speed)),
+    ]
+    if fleet.workers:
+        return [*base, *(word for url in fleet.workers for word in ("--worker", url))]
+    template = shlex.join(engine_template(settings, clock))
+    return [*base, "--first-port", str(settings.ports.engines), "--launch-template", template]
+
+
+def engine_template(settings: Settings, clock: Clock) -> list[str]:
+    """`heddle engine ...` with {port}, {degree} and {worker_id} to be filled in."""
+    fleet = settings.fleet
+    return [
+        *(sys.executable, "-m", "heddle.app.cli", "engine", "--host", settings.host),
+        *("--port", "{port}", "--degree", "{degree}", "--worker-id", "{worker_id}"),
+        *("--model", fleet.model, "--system", fleet.system, "--seed", str(fleet.seed)),
+        *("--clock-origin-ns", str(clock.origin_ns), "--clock-speed", repr(clock.speed)),
+    ]
+
+
+def dashboard_arguments(settings: Settings) -> list[str]:
+    """`heddle dash ...`"""
+    return [
+        "dash",
+        *("--host", settings.host, "--port", str(settings.ports.dashboard)),
+        *("--collector", settings.query_url, "--controller", settings.controller_url),
+        *("--token-file", str(settings.token_path)),
+    ]

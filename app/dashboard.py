@@ -1,0 +1,32 @@
+"""The dashboard's entry: which pages are there, in which order? `heddle dash` runs this file.
+
+Settings come from the environment: HEDDLE_COLLECTOR, HEDDLE_CONTROLLER, HEDDLE_TOKEN.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from heddle.dashboards import nav
+from heddle.dashboards.views import overview, policies, tail, trajectory
+
+
+def main() -> None:
+    """Lay out the sidebar and run the page the address names."""
+    st.set_page_config(page_title="Heddle", page_icon="🧵", layout="wide")
+    pages = {
+        "overview": st.Page(overview.page, title="Overview", url_path="overview", default=True),
+        "tail": st.Page(tail.page, title="Long tail", url_path="tail"),
+        "trajectory": st.Page(trajectory.page, title="Trajectory", url_path="trajectory"),
+        "policies": st.Page(policies.page, title="Policies", url_path="policies"),
+    }
+    nav.register(pages)
+    chosen = st.navigation(list(pages.values()), position="hidden")
+    with st.sidebar:
+        st.subheader("Heddle", anchor=False)
+        for name, page in pages.items():
+            nav.link(name, page.title)
+    chosen.run()
+
+
+main()

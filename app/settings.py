@@ -1,0 +1,159 @@
+"""Which ports, folders, fleet and addresses does a command use?
+
+One typed tree: heddle.toml < environment (HEDDLE_DATA, HEDDLE_FLEET__GPUS ...) < flags. A value
+that does not fit its type is one sentence naming the setting. Imported only by commands that need
+it: `heddle engine` starts without.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from heddle.app.errors import fail
+
+TOML = "heddle.toml"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class PortSettings(_Part):
+    """Where each service listens; 0 is any free port."""
+
+    otlp_grpc: Port = 4317
+    otlp_http: Port = 4318
+    queries: Port = 4319
+    controller: Port = 8600
+    dashboard: Port = 8501
+    engines: Annotated[int, Field(ge=1, le=65535)] = 30000
+    """Of the first emulated engine; the others follow."""
+
+
+class FleetSettings(_Part):
+    """The engines: URLs of a running fleet, or the emulated one that Heddle launches."""
+
+    workers: tuple[str, ...] = ()
+    gpus: Annotated[int, Field(ge=1, le=4096)] = 8
+    model: str = "Qwen3-14B"
+    system: str = "h100_sxm"
+    speed: Annotated[float, Field(gt=0)] = 1.0
+    seed: int = 0
+
+
+class Settings(BaseSettings):
+    """Everything a command may ask for."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HEDDLE_", env_nested_delimiter="__", extra="forbid", toml_file=TOML
+    )
+
+    data: Path = Path(".heddle")
+    host: str = "127.0.0.1"
+    collector: str | None = None
+    """Of a running collector, where it answers queries; else the port of this tree."""
+    controller: str | None = None
+    token: str | None = None
+    token_file: Path | None = None
+    ports: PortSettings = PortSettings()
+    fleet: FleetSettings = FleetSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = TomlConfigSettingsSource(settings_cls, os.environ.get("HEDDLE_CONFIG", TOML))
+        return init_settings, env_settings, toml
+
+    @property
+    def query_url(self) -> str:
+        """Where to ask the collector."""
+        return self.collector or self._at(self.ports.queries)
+
+    @property
+    def otlp_url(self) -> str:
+        """Where to send spans."""
+        return self._at(self.ports.otlp_http)
+
+    @property
+    def controller_url(self) -> str:
+        """Where data plane and control plane answer."""
+        return self.controller or self._at(self.ports.controller)
+
+    @property
+    def dashboard_url(self) -> str:
+        """Where a browser looks."""
+        return self._at(self.ports.dashboard)
+
+    def _at(self, port: int) -> str:
+        return f"http://{self.host}:{port}"
+
+    @property
+    def token_path(self) -> Path:
+        return self.token_file or self.data / "token"
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted flags to a tree; a flag that was not given (None) says nothing."""
+    tree: dict[str, Any] = {}
+    for dotted, value in flags.items():
+        if value is None:
+            continue
+        *parents, leaf = dotted.split(".")
+        here = tree
+        for parent in parents:
+            here = here.setdefault(parent, {})
+        here[leaf] = value
+    return tree
+
+
+def load(flags: Mapping[str, Any] | None = None) -> Settings:
+    """The settings in force; `flags` are dotted names, as {"fleet.gpus": 4}, None meaning unset."""
+    try:
+        return Settings(**_nested(flags or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        message = first["msg"].rstrip(".").lower()
+        fail(f"setting {name} = {first.get('input')!r} is not usable: {message}")
+    except ValueError as error:
+        fail(f"the settings cannot be read: {error}")
+
+
+def token(settings: Settings) -> str:
+    """The control token to send: as given, else the one in the token file."""
+    return settings.token or token_in_file(settings)
+
+
+def token_in_file(settings: Settings) -> str:
+    """What the token file holds; created readable by its owner alone when it is missing."""
+    path = settings.token_path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(handle, "w") as file:
+        fresh = secrets.token_urlsafe(32)
+        file.write(fresh + "\n")
+    return fresh

@@ -1,0 +1,174 @@
+"""How are the processes of a stack started, watched, and never left behind?
+
+Each child leads a process group of its own and logs to a file. Stopping takes 4.5 s at most: a
+request, then SIGKILL. `die_with_parent` is the other half: a process of ours that loses its parent,
+even to kill -9, ends by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from heddle.app.errors import ChildDied, NotHealthy
+
+ORPHANS_END: Final = "HEDDLE_DIE_WITH_PARENT"
+ASK_S: Final = 2.5
+"""How long the ones that need the collector may take to end; the collector gets ASK_LAST_S more."""
+ASK_LAST_S: Final = 1.5
+TAIL_LINES: Final = 12
+
+
+def die_with_parent() -> None:
+    """End this process soon after its parent ends, if a supervisor started the family."""
+    if os.environ.get(ORPHANS_END):
+        parent = os.getppid()
+        threading.Thread(target=_watch, args=(parent,), name="heddle-orphan", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    # Polled, because PR_SET_PDEATHSIG fires when the *thread* that forked ends, and engines are
+    # launched from threads of a pool.
+    while os.getppid() == parent:
+        time.sleep(0.4)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(3.0)
+    os._exit(1)
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def free_range(first: int, count: int, host: str = "127.0.0.1") -> int:
+    """The first port of `count` free ones in a row, at `first` or above."""
+    while first + count < 65_536:
+        taken = [port for port in range(first, first + count) if not is_free(port, host)]
+        if not taken:
+            return first
+        first = taken[-1] + 1
+    return free_port(host)
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of the stack."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the child and to those of its children that stayed in its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Starts children; used as a context, stops them however the block ends."""
+
+    logs: Path
+    children: dict[str, Child] = field(default_factory=dict[str, Child])
+    _handlers: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    def __enter__(self) -> Supervisor:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        # A shell's background job inherits an ignored SIGINT; asyncio.run only cancels its main
+        # task on Ctrl-C when the handler is Python's own.
+        self._handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._handlers[number] = signal.signal(number, _as_interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A second Ctrl-C would leave children behind, and stopping is bounded.
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_IGN)
+        self.stop()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def start(self, name: str, arguments: Sequence[str]) -> Child:
+        """Run `heddle ARGUMENTS` as a child called `name`."""
+        log = self.logs / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "heddle.app.cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, ORPHANS_END: "1", "PYTHONUNBUFFERED": "1"},
+            )
+        self.children[name] = Child(name, process, log)
+        return self.children[name]
+
+    def check(self) -> None:
+        """Raise ChildDied when a child has ended."""
+        for child in self.children.values():
+            code = child.process.poll()
+            if code is not None:
+                raise ChildDied(child.name, code, child.log, child.tail())
+
+    def wait(self, name: str, url: str, answers: Callable[[], bool], timeout_s: float) -> None:
+        """Until the child answers; ChildDied or NotHealthy when it does not."""
+        deadline = time.monotonic() + timeout_s
+        while not answers():
+            self.check()
+            if time.monotonic() > deadline:
+                raise NotHealthy(name, url, timeout_s, self.children[name].log)
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ask all to end, the collector last so that it takes the others' last spans; then kill."""
+        last = [child for name, child in self.children.items() if name == "collector"]
+        first = [child for child in self.children.values() if child not in last]
+        _end(first, ASK_S)
+        _end(last, ASK_LAST_S)
+        for child in self.children.values():
+            child.signal_group(signal.SIGKILL)
+            child.process.wait()
+        self.children.clear()
+
+
+def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _end(children: Sequence[Child], within_s: float) -> None:
+    for child in children:
+        child.signal_group(signal.SIGTERM)
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and any(c.process.poll() is None for c in children):
+        time.sleep(0.03)
