@@ -99,6 +99,7 @@ def in_order(states: set[str]) -> list[str]:
 
 
 def series(index: int, mode: Mode) -> str:
+    """The hue of the index-th compared rollout; they repeat after six."""
     return STATES[SERIES[index % len(SERIES)]].colour(mode)
 
 
@@ -121,6 +122,7 @@ def seconds(value: float | None) -> str:
 
 
 def nanoseconds(value: int | None) -> str:
+    """`seconds` of a stored integer."""
     return seconds(None if value is None else value / 1e9)
 
 
@@ -135,10 +137,12 @@ def count(value: float | None) -> str:
 
 
 def gpu_seconds(gpu_ns: float | None) -> str:
+    """GPU-nanoseconds as GPU-seconds, with k and M."""
     return "–" if gpu_ns is None else f"{count(gpu_ns / 1e9)} GPU-s"
 
 
 def percent(share: float | None) -> str:
+    """A share of one, as per cent."""
     return "–" if share is None else f"{share * 100:.1f} %"
 
 

@@ -60,5 +60,6 @@ def _bar(
             [theme.gpu_seconds(value), f"{part:.1f} %"]
             for value, part in zip(values, shares, strict=True)
         ],
-        hovertemplate=f"<b>{name}</b>: %{{customdata[0]}}, %{{customdata[1]}}<br>{of.says}<extra>%{{y}}</extra>",
+        hovertemplate=f"<b>{name}</b>: %{{customdata[0]}}, %{{customdata[1]}}<br>{of.says}"
+        "<extra>%{y}</extra>",
     )

@@ -28,6 +28,7 @@ def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure
 
 
 def left_out(strips: pl.DataFrame) -> int:
+    """Pieces too short to be among the MARKS longest."""
     return max(strips.height - base.MARKS, 0)
 
 
@@ -64,5 +65,6 @@ def _trace(state: str, pieces: pl.DataFrame, mode: theme.Mode, start_ns: int) ->
         y=[lane(worker_id, last[worker_id]) for worker_id in pieces["worker_id"]],
         marker=base.marker(of, mode),
         customdata=[theme.seconds(length) for length in lengths],
-        hovertemplate=f"<b>{name}</b> for %{{customdata}}<br>from %{{base:.1f}} s<extra>%{{y}}</extra>",
+        hovertemplate=f"<b>{name}</b> for %{{customdata}}<br>from %{{base:.1f}} s"
+        "<extra>%{y}</extra>",
     )

@@ -54,7 +54,7 @@ def survival(sample: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def histogram(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) -> go.Figure:
-    """Trajectories per length, logarithmic bins shared by all rollouts; binned here, not shipped."""
+    """Trajectories per length in logarithmic bins that all rollouts share."""
     figure = base.blank(mode, height=320, x=unit, y="trajectories")
     positive = [value for sample in values.values() for value in sample if value > 0]
     if not positive:

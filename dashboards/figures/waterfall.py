@@ -90,6 +90,7 @@ def waterfall(found: list[Piece], mode: theme.Mode, *, start_ns: int) -> go.Figu
 
 
 def lanes_of(found: list[Piece]) -> list[str]:
+    """Lanes by first use, the tools' lane last."""
     seen = dict.fromkeys(piece.lane for piece in found)
     return [lane for lane in seen if lane != TOOLS] + [lane for lane in seen if lane == TOOLS]
 
@@ -106,5 +107,6 @@ def _trace(of: theme.Meaning, mine: list[Piece], mode: theme.Mode, start_ns: int
             [base.short(piece.said, 60), theme.nanoseconds(piece.end_ns - piece.start_ns)]
             for piece in mine
         ],
-        hovertemplate=f"<b>{of.label}</b>, %{{customdata[0]}}: %{{customdata[1]}}<br>from %{{base:.2f}} s<extra>%{{y}}</extra>",
+        hovertemplate=f"<b>{of.label}</b>, %{{customdata[0]}}: %{{customdata[1]}}"
+        "<br>from %{base:.2f} s<extra>%{y}</extra>",
     )

@@ -1,0 +1,138 @@
+"""The pieces pages are made of: sentences, numbers, figures, tables and the three empty states.
+
+Text that came from a span goes through `plain` wherever Streamlit would read Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import plotly.graph_objects as go
+import polars as pl
+import streamlit as st
+
+from heddle.dashboards import client
+from heddle.dashboards.figures import base
+from heddle.dashboards.theme import Mode
+
+_MARKS: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~$:<>&@/])")
+REFRESH_S: Final = 3.0
+
+
+def plain(text: object) -> str:
+    """*text* so that Streamlit's Markdown shows exactly these characters."""
+    return _MARKS.sub(r"\\\1", str(text)).replace("\n", " ")
+
+
+def mode() -> Mode:
+    """Light or dark, as the browser shows the page right now."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def figure(drawn: go.Figure, key: str, says: str) -> None:
+    """A figure in our own colours; *says* is what a screen reader reads."""
+    st.plotly_chart(drawn, theme=None, key=key, config=base.config(), alt=says)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One of the strip: `change` is said against the previous rollout of the run."""
+
+    label: str
+    value: str
+    help: str
+    change: str | None = None
+    good: Literal["normal", "inverse", "off"] = "off"
+
+
+def numbers(strip: Sequence[Number]) -> None:
+    """The KPI strip; wraps on narrow windows."""
+    with st.grid(min_column_width=150, gap="small"):
+        for one in strip:
+            st.metric(
+                one.label,
+                one.value,
+                one.change,
+                delta_color=one.good,
+                help=one.help,
+                border=True,
+            )
+
+
+def table(
+    frame: pl.DataFrame,
+    key: str,
+    *,
+    columns: dict[str, Any],
+    pick: str | None = None,
+    on_pick: Callable[[str], None] | None = None,
+    height: int | Literal["auto"] = "auto",
+) -> None:
+    """*columns* of *frame* in that order; with *pick*, clicking a row hands that row's id over.
+
+    The id is looked up in the rows that were on the screen, not in the ones that replaced them.
+    """
+    shown = frame.select([name for name in columns if name in frame.columns])
+    look: dict[str, Any] = {
+        "hide_index": True,
+        "column_config": columns,
+        "height": height,
+        "key": key,
+    }
+    if pick is None or on_pick is None:
+        st.dataframe(shown, **look)
+        return
+
+    def picked() -> None:
+        state = cast("dict[str, Any]", st.session_state[key])
+        rows = state["selection"]["rows"]
+        if rows:
+            on_pick(st.session_state[f"{key}_ids"][rows[0]])
+
+    st.dataframe(shown, on_select=picked, selection_mode="single-row", **look)
+    st.session_state[f"{key}_ids"] = [str(one) for one in frame[pick]]
+
+
+def no_data(what: str, hint: str) -> None:
+    """Nothing has been recorded yet: say what would fill the page."""
+    with st.container(border=True, key="empty_no_data"):
+        st.markdown(f"**{plain(what)}**")
+        st.text(hint)
+
+
+def nothing_matches(what: str, clear: Sequence[str]) -> None:
+    """There is data, but not under this selection: offer to drop the selection."""
+    with st.container(border=True, key="empty_filtered"):
+        st.markdown(f"**{plain(what)}**")
+        st.text("There is data outside this selection.")
+        if st.button("Clear the selection", key="empty_clear"):
+            for name in clear:
+                st.query_params.pop(name, None)
+            st.rerun()
+
+
+def unreachable(service: str, url: str, command: str) -> None:
+    """A service does not answer: say which, where, and the command that starts it."""
+    with st.container(border=True, key=f"down_{service}"):
+        st.markdown(f"**The {service} does not answer at {plain(url)}**")
+        st.text("Start it with:")
+        st.code(command, language="bash")
+        st.text("This page comes back by itself when it answers.")
+
+
+@st.fragment(run_every=REFRESH_S)
+def pulse() -> None:
+    """Watches the collector on every page: a banner within seconds, and a rerun when it is back."""
+    alive = client.health() is not None
+    was = st.session_state.get("pulse_alive", True)
+    st.session_state["pulse_alive"] = alive
+    if not alive:
+        st.warning(
+            f"The collector at {plain(client.places().collector)} does not answer: "
+            f"what you see may be out of date. Start it with: {plain(client.START_COLLECTOR)}"
+        )
+    elif not was:
+        st.rerun(scope="app")

@@ -1,0 +1,82 @@
+"""What do the pages read out of the collector's frames? Pure: frames in, numbers and words out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from heddle.dashboards import theme
+
+PARTS: Final = {
+    "held_s": "held in the controller",
+    "queue_s": "queued in engines",
+    "prefill_s": "prefill",
+    "decode_s": "decode",
+    "tool_s": "tools",
+}
+
+
+def busy_share(states: Mapping[str, int]) -> float | None:
+    """Share of GPU time with a forward in flight; None of nothing."""
+    total = sum(states.values())
+    return sum(states.get(state, 0) for state in theme.BUSY) / total if total else None
+
+
+def share(states: Mapping[str, int], state: str) -> float | None:
+    """Share of GPU time in one state; None of nothing."""
+    total = sum(states.values())
+    return states.get(state, 0) / total if total else None
+
+
+def largest_loss(states: Mapping[str, int]) -> str | None:
+    """The idle state that cost most; `unknown` is no loss, it is ignorance."""
+    idle = {s: ns for s, ns in states.items() if s not in theme.BUSY and s != "unknown" and ns > 0}
+    return max(idle, key=lambda state: idle[state]) if idle else None
+
+
+def label(rollout: Mapping[str, Any]) -> str:
+    """`r3 · heddle`: a rollout with the preset that ran it, where known."""
+    preset = rollout.get("preset")
+    return f"{rollout['rollout_id']} · {preset}" if preset else str(rollout["rollout_id"])
+
+
+def stragglers(trajectories: pl.DataFrame, now_ns: int, *, top: int = 12) -> pl.DataFrame:
+    """The last to finish, running ones first, each with what it spent its time on.
+
+    Adds so_far_s, times_median, last_by_s (after the 90th percentile of ends) and cause.
+    """
+    if trajectories.is_empty():
+        return trajectories.with_columns(
+            so_far_s=pl.lit(0.0), times_median=pl.lit(0.0), last_by_s=pl.lit(0.0), cause=pl.lit("")
+        )
+    end = pl.col("end_ns").fill_null(now_ns)
+    timed = trajectories.with_columns(
+        _end=end, so_far_s=pl.col("duration_s").fill_null((end - pl.col("start_ns")) / 1e9)
+    )
+    median = pl.col("so_far_s").median()
+    said = timed.with_columns(
+        times_median=pl.when(median > 0).then(pl.col("so_far_s") / median),
+        last_by_s=((pl.col("_end") - pl.col("_end").quantile(0.9)) / 1e9).clip(lower_bound=0.0),
+    )
+    last = said.sort("_end", "trajectory_id", descending=[True, False]).head(top)
+    causes = [cause(row) for row in last.iter_rows(named=True)]
+    return last.with_columns(cause=pl.Series("cause", causes, dtype=pl.String)).drop("_end")
+
+
+def cause(row: Mapping[str, Any]) -> str:
+    """What most of a trajectory's time went into, in words: `decode 74 %, 48.1k tokens`."""
+    known = {name: float(row.get(name) or 0.0) for name in PARTS}
+    total = sum(known.values())
+    if not total:
+        return "no step has ended yet"
+    most = max(known, key=lambda name: known[name])
+    words = f"{PARTS[most]} {100 * known[most] / total:.0f} %"
+    if most == "decode_s":
+        return f"{words}, {theme.count(row.get('output_tokens'))} tokens"
+    if most == "tool_s":
+        return f"{words}, {row.get('tool_calls') or 0} calls"
+    if row.get("retractions"):
+        return f"{words}, {row['retractions']} retractions"
+    return words

@@ -1,0 +1,145 @@
+"""What does one trajectory's report say? Gathered once for the page, the JSON and the HTML.
+
+Integers of nanoseconds stay integers. The only thing asked of *client* is named queries, so that
+the command line hands in a CollectorClient and the pages their cached access.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import polars as pl
+
+from heddle.collector.errors import CollectorError
+from heddle.dashboards.figures.waterfall import Piece, pieces
+
+FORMAT: Final = 1
+"""Of the JSON; a reader of another number should look before it parses."""
+
+
+class Asks(Protocol):
+    """Named queries in, frames out: CollectorClient, or the pages' client module."""
+
+    def query(self, name: str, **filters: Any) -> pl.DataFrame: ...
+
+
+class NoSuchTrajectory(CollectorError):
+    """The collector knows no such trajectory of that run."""
+
+    def __init__(self, run: str, trajectory: str) -> None:
+        super().__init__(
+            f"run {run!r} has no trajectory {trajectory!r} in this collector; "
+            "check the run, or open the long tail page to see which there are"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about the trajectory, when (since its start), and the reason given."""
+
+    at_ns: int
+    since_ns: int
+    what: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One trajectory as the collector knows it now."""
+
+    run: str
+    trajectory: str
+    summary: dict[str, Any]
+    steps: pl.DataFrame
+    tools: pl.DataFrame
+    moves: pl.DataFrame
+    pieces: list[Piece]
+    decisions: list[Decision]
+
+    @property
+    def parts_ns(self) -> dict[str, int]:
+        """Phase to nanoseconds over all that ended; what no span covers is `rest`."""
+        sums: dict[str, int] = {}
+        for piece in self.pieces:
+            sums[piece.phase] = sums.get(piece.phase, 0) + piece.end_ns - piece.start_ns
+        return sums
+
+    @property
+    def cached_share(self) -> float | None:
+        asked = self.summary["input_tokens"] or 0
+        return (self.summary["cached_tokens"] or 0) / asked if asked else None
+
+    @property
+    def file_stem(self) -> str:
+        """A file name that no id can escape from."""
+        return "heddle-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{self.run}-{self.trajectory}")[:120]
+
+    def to_json(self) -> str:
+        """The facts, nanoseconds as integers."""
+        body = {
+            "format": FORMAT,
+            "run": self.run,
+            "trajectory": self.trajectory,
+            "summary": self.summary,
+            "parts_ns": self.parts_ns,
+            "steps": self.steps.to_dicts(),
+            "tool_calls": self.tools.to_dicts(),
+            "moves": self.moves.to_dicts(),
+            "decisions": [
+                {"at_ns": one.at_ns, "what": one.what, "because": one.because}
+                for one in self.decisions
+            ],
+        }
+        return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_html(self) -> str:
+        """One self-contained page: no network, no script, printable."""
+        from heddle.dashboards.reports.page import render
+
+        return render(self)
+
+
+def trajectory_report(client: Asks, run: str, trajectory: str) -> Report:
+    """Ask the collector for everything the report says; NoSuchTrajectory when there is nothing."""
+    found = client.query("trajectories", run=run, trajectory=trajectory)
+    if found.is_empty():
+        raise NoSuchTrajectory(run, trajectory)
+    summary = found.row(0, named=True)
+    steps, tools, moves = (
+        client.query(name, run=run, trajectory=trajectory).sort("start_ns")
+        for name in ("steps", "tool_calls", "moves")
+    )
+    cut = pieces(steps, tools, moves, now_ns=_now_ns(summary, steps, tools))
+    decided = _decisions(summary["start_ns"], steps, moves)
+    return Report(run, trajectory, summary, steps, tools, moves, cut, decided)
+
+
+def _now_ns(summary: dict[str, Any], *frames: pl.DataFrame) -> int:
+    """The latest instant anything is known of it: where a running piece is drawn to."""
+    latest = [summary["start_ns"] or 0, summary["end_ns"] or 0]
+    latest.append((summary["start_ns"] or 0) + round((summary["duration_s"] or 0) * 1e9))
+    for frame in frames:
+        latest += [frame["start_ns"].max() or 0, frame["end_ns"].max() or 0]
+    return max(int(one) for one in latest)
+
+
+def _decisions(start_ns: int | None, steps: pl.DataFrame, moves: pl.DataFrame) -> list[Decision]:
+    found = [_placed(row) for row in steps.iter_rows(named=True) if row["because"]]
+    found += [_moved(row) for row in moves.iter_rows(named=True)]
+    found.sort()
+    first = start_ns if start_ns is not None else (found[0][0] if found else 0)
+    return [Decision(at, at - first, what, because) for at, what, because in found]
+
+
+def _placed(row: dict[str, Any]) -> tuple[int, str, str]:
+    rank = "" if row["order_rank"] is None else f", rank {row['order_rank']}"
+    what = f"step {row['step_index']} on {row['worker_id'] or 'no worker yet'}{rank}"
+    return row["start_ns"], what, row["because"]
+
+
+def _moved(row: dict[str, Any]) -> tuple[int, str, str]:
+    what = f"move {row['move_source']} to {row['move_target']} ({row['move_method'] or '?'})"
+    return row["start_ns"], what, row["because"] or ""

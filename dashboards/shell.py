@@ -1,0 +1,118 @@
+"""What surrounds every page: the sidebar with the run and rollout, and the guards around a page.
+
+A page is a function of a Scope; it is called only when there is something to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+import streamlit as st
+
+from heddle.collector.errors import CollectorError, CollectorUnreachable
+from heddle.dashboards import cards, client, facts, nav, scope
+
+ZONES: Final = (
+    "UTC",
+    "America/Los_Angeles",
+    "America/New_York",
+    "Europe/London",
+    "Europe/Berlin",
+    "Asia/Shanghai",
+    "Asia/Tokyo",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The chosen run and rollout, all rollouts of the run (newest first), and how to say times."""
+
+    run: str
+    rollout: dict[str, Any]
+    rollouts: pl.DataFrame
+    zone: str
+    live: bool
+
+    @property
+    def rollout_id(self) -> str:
+        return str(self.rollout["rollout_id"])
+
+    @property
+    def is_running(self) -> bool:
+        return self.rollout["state"] == "running"
+
+    @property
+    def before(self) -> dict[str, Any] | None:
+        """The rollout before the chosen one in the same run, if any."""
+        ids = self.rollouts["rollout_id"].to_list()
+        later = ids.index(self.rollout_id) + 1
+        return self.rollouts.row(later, named=True) if later < len(ids) else None
+
+
+def framed(title: str, body: Callable[[Scope], None]) -> None:
+    """Title, heartbeat, selection, then the page; or the one empty state that applies."""
+    nav.follow()
+    st.title(title, anchor=False)
+    cards.pulse()
+    try:
+        chosen = _choose()
+        if chosen is not None:
+            body(chosen)
+    except CollectorUnreachable:
+        cards.unreachable("collector", client.places().collector, client.START_COLLECTOR)
+    except CollectorError as refused:
+        st.error(cards.plain(refused))
+
+
+def _choose() -> Scope | None:
+    runs = client.ask("runs")
+    with st.sidebar:
+        st.caption("Selection")
+        if runs.is_empty():
+            st.text("no runs yet")
+    if runs.is_empty():
+        cards.no_data(
+            "No rollout has been recorded yet.",
+            "Point a trainer at the collector, or run: heddle demo",
+        )
+        return None
+    newest = runs.sort("last_ns", descending=True, nulls_last=True)["run_id"].to_list()
+    with st.sidebar:
+        run = scope.choose("run", "Run", newest, default=newest[0])
+    missing = _missing("run", newest)
+    rollouts = client.ask("rollouts", run=run)
+    if missing or rollouts.is_empty():
+        _nothing(missing or f"Run {run} has no rollout yet.")
+        return None
+    return _rollout(run, rollouts)
+
+
+def _rollout(run: str, rollouts: pl.DataFrame) -> Scope | None:
+    rows = {str(row["rollout_id"]): row for row in rollouts.iter_rows(named=True)}
+    with st.sidebar:
+        chosen = scope.choose(
+            "rollout",
+            "Rollout",
+            list(rows),
+            default=next(iter(rows)),
+            said=lambda one: facts.label(rows[one]),
+        )
+        zone = scope.choose("tz", "Times in", ZONES, default="UTC")
+        live = scope.flag("live", "Refresh while it runs", default=True)
+    missing = _missing("rollout", list(rows))
+    if missing:
+        _nothing(missing)
+        return None
+    return Scope(run, rows[chosen], rollouts, zone, live)
+
+
+def _missing(name: str, known: list[str]) -> str | None:
+    asked = scope.get(name)
+    return f"There is no {name} {asked} here." if asked and asked not in known else None
+
+
+def _nothing(what: str) -> None:
+    cards.nothing_matches(what, ["run", "rollout", "group", "trajectory"])

@@ -1,0 +1,247 @@
+"""Where did the GPU time go, and which trajectory is to blame?
+
+One sentence, six numbers, the time of every rollout by cause, the chosen rollout moment by moment,
+and the last to finish. Refreshes by itself while the chosen rollout runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+import streamlit as st
+
+from heddle.dashboards import cards, client, facts, nav, scope, shell, theme
+from heddle.dashboards.figures import accounts, makespan, strip
+
+SHOWN_ROLLOUTS: Final = 12
+_COLUMN = st.column_config
+STRAGGLERS: Final[dict[str, Any]] = {
+    "trajectory_id": _COLUMN.TextColumn("trajectory", width="medium"),
+    "cause": _COLUMN.TextColumn("mostly", width="medium"),
+    "so_far_s": _COLUMN.NumberColumn("time (s)", format="%.1f"),
+    "times_median": _COLUMN.NumberColumn("x median", format="%.1f"),
+    "last_by_s": _COLUMN.NumberColumn(
+        "after p90 (s)", format="%.1f", help="Seconds it ended after nine of ten had ended"
+    ),
+    "output_tokens": _COLUMN.NumberColumn("tokens", format="localized"),
+    "steps": _COLUMN.NumberColumn("steps"),
+    "moves": _COLUMN.NumberColumn("moves"),
+    "worker_id": _COLUMN.TextColumn("worker"),
+    "state": _COLUMN.TextColumn("state"),
+}
+
+
+def page() -> None:
+    """The first screen."""
+    shell.framed("Where did the GPU time go?", _body)
+
+
+def _body(chosen: shell.Scope) -> None:
+    every = cards.REFRESH_S if chosen.live and chosen.is_running else None
+    st.fragment(_panels, run_every=every)(chosen)
+
+
+def _panels(chosen: shell.Scope) -> None:
+    if nav.asked() or _has_ended(chosen):
+        st.rerun(scope="app")
+    states = _states(chosen.run, chosen.rollout_id)
+    window = _window(chosen)
+    last = facts.stragglers(_trajectories(chosen), window["end_ns"])
+    _headline(chosen, states, window, last)
+    cards.numbers(_numbers(chosen, states, window))
+    _rollouts(chosen)
+    _strip(chosen, window)
+    _stragglers(last)
+
+
+def _has_ended(chosen: shell.Scope) -> bool:
+    """A running rollout that ended since: the page must drop its timer."""
+    if not chosen.is_running:
+        return False
+    now = client.ask("rollouts", run=chosen.run).filter(pl.col("rollout_id") == chosen.rollout_id)
+    return not now.is_empty() and now["state"][0] != "running"
+
+
+def _states(run: str, rollout: str) -> dict[str, int]:
+    return accounts.by_state(client.ask("partition", run=run, rollout=rollout))
+
+
+def _trajectories(chosen: shell.Scope) -> pl.DataFrame:
+    return client.ask("trajectories", run=chosen.run, rollout=chosen.rollout_id)
+
+
+def _window(chosen: shell.Scope) -> dict[str, Any]:
+    """The accounted window; the rollout's own times where nothing has been accounted yet."""
+    found = client.ask("accounts", run=chosen.run, rollout=chosen.rollout_id)
+    if not found.is_empty():
+        return found.row(0, named=True)
+    start_ns = chosen.rollout["start_ns"] or 0
+    end_ns = chosen.rollout["end_ns"] or start_ns
+    return {"start_ns": start_ns, "end_ns": end_ns, "wall_ns": end_ns - start_ns, "gpus": None}
+
+
+def _headline(
+    chosen: shell.Scope, states: Mapping[str, int], window: Mapping[str, Any], last: pl.DataFrame
+) -> None:
+    """The finding in two sentences; names from spans are escaped."""
+    busy, loss = facts.busy_share(states), facts.largest_loss(states)
+    if busy is None:
+        st.markdown("Nothing of this rollout has been accounted yet.")
+        return
+    gpus, wall = window["gpus"], theme.nanoseconds(window["wall_ns"])
+    said = f"**{busy:.0%} busy** over {wall} on {gpus or '?'} GPUs"
+    if chosen.is_running:
+        said += ", still running"
+    if loss:
+        part = facts.share(states, loss) or 0
+        of = theme.meaning(loss)
+        said += f". The largest loss is **{of.label}, {part:.0%}**: {of.says}"
+    st.markdown(said + "." + _blame(last))
+
+
+def _blame(last: pl.DataFrame) -> str:
+    if last.is_empty():
+        return ""
+    row = last.row(0, named=True)
+    verb = "Last running" if row["state"] == "running" else "Last to finish"
+    times = f", {row['times_median']:.1f}x the median" if row["times_median"] else ""
+    return (
+        f" {verb}: **{cards.plain(row['trajectory_id'])}**, "
+        f"{theme.seconds(row['so_far_s'])}{times} ({cards.plain(row['cause'])})."
+    )
+
+
+def _numbers(
+    chosen: shell.Scope, states: Mapping[str, int], window: Mapping[str, Any]
+) -> list[cards.Number]:
+    row, before = chosen.rollout, chosen.before
+    past = _states(chosen.run, str(before["rollout_id"])) if before else {}
+    tail, past_tail = _tail(chosen.run, chosen.rollout_id), None
+    if before:
+        past_tail = _tail(chosen.run, str(before["rollout_id"]))
+    makespan_s = row["makespan_s"] or (window["wall_ns"] or 0) / 1e9
+    past_s = before["makespan_s"] if before else None
+    return [
+        _share("Busy", facts.busy_share(states), facts.busy_share(past), "normal"),
+        _share(
+            "Tail bubble",
+            facts.share(states, "tail_bubble"),
+            facts.share(past, "tail_bubble"),
+            "inverse",
+        ),
+        cards.Number(
+            "p99 / median",
+            "–" if tail is None else f"{tail:.1f}x",
+            "Seconds of the longest percent over the middle",
+            None if tail is None or past_tail is None else f"{tail - past_tail:+.1f}",
+            "inverse",
+        ),
+        cards.Number(
+            "Makespan",
+            theme.seconds(makespan_s),
+            "First submit to last end; so far, while it runs",
+            _relative(makespan_s, past_s) if not chosen.is_running else None,
+            "inverse",
+        ),
+        _live(row),
+        _lag(),
+    ]
+
+
+def _share(label: str, now: float | None, past: float | None, good: Any) -> cards.Number:
+    change = None if now is None or past is None else f"{100 * (now - past):+.1f} pts"
+    return cards.Number(label, theme.percent(now), "Share of GPU time", change, good)
+
+
+def _relative(now: float, past: float | None) -> str | None:
+    return f"{100 * (now / past - 1):+.0f} %" if past else None
+
+
+def _live(row: Mapping[str, Any]) -> cards.Number:
+    live = (row["trajectories"] or 0) - (row["finished"] or 0)
+    return cards.Number(
+        "Live / done",
+        f"{max(live, 0)} / {row['finished'] or 0}",
+        f"Trajectories; {row['expected'] or 'unknown'} expected",
+    )
+
+
+def _lag() -> cards.Number:
+    lag = (client.health() or {}).get("lag_s")
+    said = theme.seconds(float(lag)) if isinstance(lag, int | float) else "–"
+    return cards.Number("Ingest lag", said, "From a span's arrival to its commit")
+
+
+def _tail(run: str, rollout: str) -> float | None:
+    """p99 over p50 of trajectory seconds."""
+    tails = client.ask("tail", run=run, rollout=rollout).filter(pl.col("metric") == "duration_s")
+    if tails.is_empty() or not tails["p50"][0] or tails["p99"][0] is None:
+        return None
+    return float(tails["p99"][0] / tails["p50"][0])
+
+
+def _rollouts(chosen: shell.Scope) -> None:
+    left, right = st.columns([3, 2], gap="medium")
+    shown = chosen.rollouts.head(SHOWN_ROLLOUTS).reverse()
+    rows = list(shown.iter_rows(named=True))
+    with left:
+        st.subheader("GPU time by cause", anchor=False)
+        share = scope.choose(
+            "unit",
+            "Unit",
+            ["GPU-s", "share"],
+            default="GPU-s",
+            widget=st.segmented_control,
+            label_visibility="collapsed",
+        )
+        parts = {facts.label(row): _states(chosen.run, str(row["rollout_id"])) for row in rows}
+        drawn = accounts.stacked(parts, cards.mode(), share=share == "share")
+        cards.figure(drawn, "overview_stack", "GPU time of each rollout by cause")
+    with right:
+        st.subheader("Makespan", anchor=False)
+        bars = [
+            makespan.Bar(
+                facts.label(row),
+                row["makespan_s"] or 0.0,
+                row["predicted_makespan_s"],
+                row["state"] == "running",
+            )
+            for row in rows
+        ]
+        compared = makespan.comparison(bars, cards.mode())
+        cards.figure(compared, "overview_makespan", "Makespan of each rollout")
+    if chosen.rollouts.height > SHOWN_ROLLOUTS:
+        st.caption(f"The last {SHOWN_ROLLOUTS} of {chosen.rollouts.height} rollouts.")
+
+
+def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:
+    st.subheader("Workers, moment by moment", anchor=False)
+    strips = client.ask("strips", run=chosen.run, rollout=chosen.rollout_id)
+    if strips.is_empty():
+        st.caption("No worker has been seen in this rollout yet.")
+        return
+    st.caption(
+        f"{cards.plain(facts.label(chosen.rollout))}, from "
+        f"{cards.plain(theme.moment(window['start_ns'], chosen.zone))}"
+    )
+    drawn = strip.strip(strips, cards.mode(), start_ns=window["start_ns"] or 0)
+    cards.figure(drawn, "overview_strip", "State of each worker over time")
+    if strip.left_out(strips):
+        st.caption(f"{strip.left_out(strips)} shorter pieces are not drawn.")
+
+
+def _stragglers(last: pl.DataFrame) -> None:
+    st.subheader("The last to finish", anchor=False)
+    if last.is_empty():
+        st.caption("No trajectory has been seen in this rollout yet.")
+        return
+    cards.table(
+        last,
+        "overview_stragglers",
+        columns=STRAGGLERS,
+        pick="trajectory_id",
+        on_pick=lambda one: nav.go("trajectory", trajectory=one),
+    )
+    st.caption("Select a row to open its trajectory.")

@@ -1,0 +1,210 @@
+"""What did this trajectory do, where did its time go, and why was it treated so?
+
+A waterfall in worker lanes, its time in parts, the steps, the decisions with their reasons, the
+spans as they were sent. A running one is drawn up to the collector's latest word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+import streamlit as st
+
+from heddle.dashboards import cards, client, facts, scope, shell, theme
+from heddle.dashboards.figures import waterfall
+from heddle.dashboards.reports.trajectory import Report, trajectory_report
+
+_COLUMN = st.column_config
+STEPS: Final[dict[str, Any]] = {
+    "step_index": _COLUMN.NumberColumn("step", width="small"),
+    "worker_id": _COLUMN.TextColumn("worker", width="small"),
+    "state": _COLUMN.TextColumn("state", width="small"),
+    "total_s": _COLUMN.NumberColumn("time (s)", format="%.2f"),
+    "held_s": _COLUMN.NumberColumn("held (s)", format="%.2f"),
+    "queue_s": _COLUMN.NumberColumn("queue (s)", format="%.2f"),
+    "prefill_s": _COLUMN.NumberColumn("prefill (s)", format="%.2f"),
+    "decode_s": _COLUMN.NumberColumn("decode (s)", format="%.2f"),
+    "input_tokens": _COLUMN.NumberColumn("in", format="localized"),
+    "cached": _COLUMN.NumberColumn("cached", format="percent"),
+    "output_tokens": _COLUMN.NumberColumn("out", format="localized"),
+    "predicted_p50": _COLUMN.NumberColumn("left, predicted", format="localized"),
+    "retractions": _COLUMN.NumberColumn("retracted"),
+    "finish_reason": _COLUMN.TextColumn("ended by"),
+    "error_type": _COLUMN.TextColumn("error"),
+}
+DECISIONS: Final[dict[str, Any]] = {
+    "at": _COLUMN.TextColumn("at", width="small"),
+    "what": _COLUMN.TextColumn("decision", width="medium"),
+    "because": _COLUMN.TextColumn("because", width="large"),
+}
+SPANS: Final[dict[str, Any]] = {
+    "name": _COLUMN.TextColumn("span", width="medium"),
+    "service": _COLUMN.TextColumn("service"),
+    "at": _COLUMN.TextColumn("start"),
+    "took_s": _COLUMN.NumberColumn("took (s)", format="%.3f"),
+    "status": _COLUMN.TextColumn("status"),
+    "error_type": _COLUMN.TextColumn("error"),
+    "attrs": _COLUMN.TextColumn("attributes", width="large"),
+}
+
+
+def page() -> None:
+    """One trajectory."""
+    shell.framed("Trajectory", _body)
+
+
+def _body(chosen: shell.Scope) -> None:
+    frame = client.ask("trajectories", run=chosen.run, rollout=chosen.rollout_id)
+    if frame.is_empty():
+        cards.no_data(
+            "This rollout has no trajectory yet.", "They appear when their first step starts."
+        )
+        return
+    last_first = frame.sort("end_ns", "trajectory_id", descending=[True, False], nulls_last=False)
+    rows = {str(row["trajectory_id"]): row for row in last_first.iter_rows(named=True)}
+    picked = _pick(rows)
+    if picked not in rows:
+        cards.nothing_matches(f"There is no trajectory {picked} in this rollout.", ["trajectory"])
+        return
+    every = cards.REFRESH_S if chosen.live and rows[picked]["state"] == "running" else None
+    st.fragment(_panels, run_every=every)(chosen, picked)
+
+
+def _pick(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Last to finish first, which is the one people come for."""
+    asked = scope.get("trajectory")
+    scope.choose(
+        "trajectory",
+        "Trajectory, last to finish first",
+        list(rows),
+        default=next(iter(rows)),
+        said=lambda one: f"{one}  ·  {theme.seconds(rows[one]['duration_s'])}",
+    )
+    return asked or next(iter(rows))
+
+
+def _panels(chosen: shell.Scope, trajectory: str) -> None:
+    report = trajectory_report(client, chosen.run, trajectory)
+    _headline(report)
+    cards.numbers(_numbers(report))
+    st.subheader("Moment by moment", anchor=False)
+    _waterfall(report, chosen.zone)
+    steps, decisions, tools, spans = st.tabs(["Steps", "Decisions", "Tools and moves", "Spans"])
+    with steps:
+        cards.table(_step_rows(report.steps), "trajectory_steps", columns=STEPS)
+    with decisions:
+        _decisions(report)
+    with tools:
+        _tools(report)
+    with spans:
+        _spans(chosen, trajectory)
+    _exports(report)
+
+
+def _headline(report: Report) -> None:
+    row = report.summary
+    state = "still running" if row["state"] == "running" else str(row["state"])
+    said = f"**{theme.seconds(row['duration_s'])}**, {cards.plain(state)}: "
+    said += cards.plain(facts.cause(row))
+    where = [f"group {row['group_id']}" if row["group_id"] else "", str(row["task"] or "")]
+    words = ", ".join(word for word in where if word)
+    st.markdown(said + (f". {cards.plain(words)}." if words else "."))
+
+
+def _numbers(report: Report) -> list[cards.Number]:
+    row, cached = report.summary, report.cached_share
+    off = row["predicted_p50"]
+    foreseen = "not predicted" if off is None else f"{theme.count(off)} predicted at its first step"
+    return [
+        cards.Number("Steps", str(row["steps"] or 0), "LLM calls that ended"),
+        cards.Number("Output tokens", theme.count(row["output_tokens"]), foreseen),
+        cards.Number("Cache hits", theme.percent(cached), "Prompt tokens found in the cache"),
+        cards.Number("Tools", theme.seconds(row["tool_s"]), f"{row['tool_calls'] or 0} calls"),
+        cards.Number("Moves", str(row["moves"] or 0), f"Seen on {row['workers'] or 0} workers"),
+        cards.Number("Errors", str(row["errors"] or 0), "Spans of it that failed"),
+    ]
+
+
+def _waterfall(report: Report, zone: str) -> None:
+    if not report.pieces:
+        st.caption("No step of it has been seen yet.")
+        return
+    start_ns = report.pieces[0].start_ns
+    st.caption(f"From {cards.plain(theme.moment(start_ns, zone))}")
+    drawn = waterfall.waterfall(report.pieces, cards.mode(), start_ns=start_ns)
+    cards.figure(drawn, "trajectory_waterfall", "Steps, tools and moves over time by worker")
+
+
+def _step_rows(steps: pl.DataFrame) -> pl.DataFrame:
+    seconds = [(pl.col(f"{one}_ns") / 1e9).alias(f"{one}_s") for one in _PHASES]
+    return steps.with_columns(
+        *seconds,
+        total_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+        cached=pl.when(pl.col("input_tokens") > 0).then(
+            pl.col("cached_tokens") / pl.col("input_tokens")
+        ),
+    )
+
+
+_PHASES: Final = ("held", "queue", "prefill", "decode")
+
+
+def _decisions(report: Report) -> None:
+    if not report.decisions:
+        st.caption("No decision about it came with a reason.")
+        return
+    rows = [
+        {"at": theme.nanoseconds(one.since_ns), "what": one.what, "because": one.because}
+        for one in report.decisions
+    ]
+    cards.table(pl.DataFrame(rows), "trajectory_decisions", columns=DECISIONS)
+
+
+def _tools(report: Report) -> None:
+    if report.tools.is_empty() and report.moves.is_empty():
+        st.caption("It called no tool and stayed where it was.")
+    if not report.tools.is_empty():
+        shown = ("step_index", "tool_name", "state", "duration_s", "inferred", "error_type")
+        st.dataframe(report.tools.select(shown), hide_index=True, key="trajectory_tools")
+    if not report.moves.is_empty():
+        shown = ("step_index", "move_source", "move_target", "move_method", "move_tokens")
+        more = ("move_hit_tokens", "hidden_s", "exposed_s", "because")
+        st.dataframe(report.moves.select(*shown, *more), hide_index=True, key="trajectory_moves")
+
+
+def _spans(chosen: shell.Scope, trajectory: str) -> None:
+    spans = client.ask("spans", run=chosen.run, trajectory=trajectory, limit=2_000)
+    if spans.is_empty():
+        st.caption("No span of it is kept.")
+        return
+    at = [theme.moment(start_ns, chosen.zone) for start_ns in spans["start_ns"]]
+    shown = spans.with_columns(
+        at=pl.Series("at", at, dtype=pl.String),
+        took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+    )
+    cards.table(shown, "trajectory_spans", columns=SPANS)
+    if spans.height >= 2_000:
+        st.caption("The first 2,000 spans; heddle export writes all of them.")
+
+
+def _exports(report: Report) -> None:
+    with st.container(horizontal=True):
+        name = report.file_stem
+        st.download_button(
+            "Report (HTML)",
+            report.to_html,
+            file_name=f"{name}.html",
+            mime="text/html",
+            key="trajectory_html",
+            on_click="ignore",
+        )
+        st.download_button(
+            "Report (JSON)",
+            report.to_json,
+            file_name=f"{name}.json",
+            mime="application/json",
+            key="trajectory_json",
+            on_click="ignore",
+        )
