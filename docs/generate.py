@@ -44,12 +44,10 @@ def rooms() -> str:
     return table(("folder", "what it is"), rows)
 
 
-def modules(room: str) -> str:
-    """Every module of a room with the question its docstring opens with."""
-    files = [p for p in sorted((ROOT / room).rglob("*.py")) if p.name != "__init__.py"]
-    return table(
-        ("module", "its question"), [(f"`{p.relative_to(ROOT)}`", first_line(p)) for p in files]
-    )
+def room_captions() -> str:
+    """The five rooms alone."""
+    rows = [(f"`{room}/`", first_line(ROOT / room / "__init__.py")) for room in ROOMS]
+    return table(("room", "what it is"), rows)
 
 
 def attributes() -> str:
@@ -77,7 +75,7 @@ def commands() -> dict[str, Any]:
     """The commands of `heddle` by name, as click sees them."""
     typer = importlib.import_module("typer")
     cli = importlib.import_module("heddle.app.cli")
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(cli.build())
     return {name: command for name, command in sorted(group.commands.items()) if not command.hidden}
 
 
