@@ -84,7 +84,7 @@ def _wrong_group(
 
 def _may_move(trajectory: Trajectory, target: Worker, rates: Rates) -> bool:
     """Between two steps, with enough tool time expected to hide the re-prefill."""
-    if trajectory.state != "tool" or trajectory.moving or trajectory.tool_s > rates.away_s:
+    if trajectory.state != "tool" or trajectory.moving or not trajectory.movable:
         return False
     left_s = rates.tool_s - trajectory.tool_s
     return left_s >= target.latency.prefill_s(trajectory.context_tokens)

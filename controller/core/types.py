@@ -70,6 +70,8 @@ class Trajectory:
     worker: str | None = None
     tool_s: float = 0.0
     moving: bool = False
+    movable: bool = True
+    """Whether its prefix is known here, so that a move can carry it."""
 
     @property
     def is_fresh(self) -> bool:

@@ -12,7 +12,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -21,11 +20,11 @@ STOP_S: Final = 5.0
 TAIL_LINES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded before any fork: a dlopen between fork and exec may deadlock.
-_LIBC: Final = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def _die_with_parent() -> None:
-    if _LIBC is not None:
+    if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,0 +1,167 @@
+"""How long will a trajectory still be, as far as this controller believes?
+
+Group history from the collector, fetched when a rollout begins and updated as siblings finish; if
+the collector is away it goes on with what it saw itself, and says so. Also the rates of a run: tool
+seconds and context growth as seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from heddle.collector.client import CollectorClient
+from heddle.collector.errors import CollectorError
+from heddle.controller.core.types import Length, Rates, Work
+from heddle.controller.live import LiveTrajectory
+from heddle.models.history import GroupHistory
+from heddle.models.types import Query
+
+# A trajectory in a tool this many times longer than usual, or a minute, may never come back.
+AWAY_TIMES: Final = 5.0
+AWAY_S: Final = 60.0
+DEFAULT_REMAINING: Final = 1024.0
+FETCH_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """Sums over what this controller saw of one run."""
+
+    finished: int = 0
+    total_tokens: float = 0.0
+    output_tokens: float = 0.0
+    gained_tokens: float = 0.0
+    tools: int = 0
+    tool_s: float = 0.0
+
+    def rates(self) -> Rates:
+        """As the core takes them."""
+        mean_tool_s = self.tool_s / self.tools if self.tools else 0.0
+        growth = self.gained_tokens / self.output_tokens if self.output_tokens else 1.0
+        mean = self.total_tokens / self.finished if self.finished else DEFAULT_REMAINING
+        return Rates(
+            remaining_tokens=max(mean, 1.0),
+            context_per_output=max(growth, 1.0),
+            tool_s=mean_tool_s,
+            away_s=max(AWAY_TIMES * mean_tool_s, AWAY_S),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Expected:
+    """One group of a rollout to come."""
+
+    group: str
+    samples: int
+    task: str | None = None
+    prompt_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Beliefs:
+    """One history a run; `queries` is the collector's query address, None for no collector."""
+
+    queries: str | None = None
+    token: str | None = None
+    histories: dict[str, GroupHistory] = field(default_factory=dict[str, GroupHistory])
+    seen: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    unreachable: int = 0
+
+    def of(self, run: str) -> GroupHistory:
+        """The run's history; an empty one knows only how far lengths usually spread."""
+        return self.histories.setdefault(run, GroupHistory())
+
+    def rates(self, run: str) -> Rates:
+        """The run's rates as seen here."""
+        return self.seen.setdefault(run, Seen()).rates()
+
+    async def refresh(self, run: str, rollout: str) -> str:
+        """Fetch the history before that rollout; returns what the predictions rest on."""
+        if self.queries is None:
+            return "no collector is configured: lengths from what this controller saw"
+        try:
+            self.histories[run], groups = await asyncio.to_thread(self._fetch, run, rollout)
+        except (CollectorError, ValueError, OSError) as error:
+            self.unreachable += 1
+            return f"history not available ({error}): lengths from what this controller saw"
+        return f"lengths from the history of {groups} groups" if groups else "no history yet"
+
+    def predict(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length | None, str]:
+        """Remaining tokens and who says so; None where prediction is switched off."""
+        if policy == "none":
+            return None, "none"
+        history = self.of(trajectory.run)
+        found = history.predict(_query(trajectory))
+        length = Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean)
+        return length, history.version
+
+    def survives(self, trajectory: LiveTrajectory) -> None:
+        """It took one more step: its siblings may be longer than the early finishers say."""
+        self.of(trajectory.run).survives(
+            _group(trajectory), trajectory.id, trajectory.output_tokens, task=trajectory.task
+        )
+
+    def finished(self, trajectory: LiveTrajectory, truncated: bool = False) -> None:  # noqa: FBT001
+        """It ended; a truncated one would have gone on."""
+        if trajectory.output_tokens == 0:
+            return
+        self.of(trajectory.run).observe(
+            _group(trajectory),
+            trajectory.output_tokens,
+            censored=truncated,
+            task=trajectory.task,
+            trajectory=trajectory.id,
+        )
+        seen = self.seen.setdefault(trajectory.run, Seen())
+        seen.finished += 1
+        seen.total_tokens += trajectory.output_tokens
+
+    def works(self, run: str, groups: Sequence[Expected], rng: np.random.Generator) -> list[Work]:
+        """A rollout to come as one draw of each sample's length, never the same point twice."""
+        history, rates = self.of(run), self.rates(run)
+        works: list[Work] = []
+        for group in groups:
+            query = Query(group=group.group, run=run, task=group.task)
+            tool_s = history.mean_tool_s(group.group, group.task) or 0.0
+            steps = history.mean_steps(group.group, group.task) or 1.0
+            for tokens in history.draws(query, group.samples, rng):
+                growth = rates.context_per_output - 1.0
+                works.append(
+                    Work(
+                        output_tokens=float(tokens),
+                        prompt_tokens=group.prompt_tokens,
+                        observation_tokens=float(tokens) * growth,
+                        steps=steps,
+                        tool_s=tool_s,
+                    )
+                )
+        return works
+
+    def _fetch(self, run: str, rollout: str) -> tuple[GroupHistory, int]:
+        with CollectorClient(self.queries or "", token=self.token, timeout_s=FETCH_S) as client:
+            frame = client.query("history", run=run, before_rollout=rollout)
+        return GroupHistory.from_frame(frame), frame.height
+
+
+def _group(trajectory: LiveTrajectory) -> str:
+    # Without a group a trajectory is its own: nobody's siblings learn from it.
+    return trajectory.group or f"alone/{trajectory.id}"
+
+
+def _query(trajectory: LiveTrajectory) -> Query:
+    return Query(
+        group=_group(trajectory),
+        run=trajectory.run,
+        task=trajectory.task,
+        trajectory=trajectory.id,
+        sample=trajectory.sample,
+        prompt_tokens=trajectory.prompt_tokens,
+        context_tokens=trajectory.context_tokens,
+        tokens_so_far=trajectory.output_tokens,
+        steps_so_far=trajectory.steps,
+    )

@@ -1,0 +1,149 @@
+"""Whose step is this request, and which one?
+
+The first hit of a documented order wins; a request that says nothing is an anonymous trajectory of
+one step. Nothing is guessed from the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+DEFAULT_RUN: Final = "default"
+# What OpenAI clients send when they have no key: not a session id.
+PLACEHOLDER_KEYS: Final = frozenset({"", "EMPTY", "empty", "none", "None", "dummy", "token"})
+_PATH: Final = re.compile(r"^/t/(?P<id>[^/]+)(?P<rest>/.*)$")
+_ATTEMPT: Final = re.compile(r"^/rollout/(?P<id>[^/]+)/attempt/(?P<n>[^/]+)(?P<rest>/.*)$")
+_LINEAGE: Final = re.compile(r"^(?P<id>.+)-(?P<step>\d{1,6})$")
+_TRACEPARENT: Final = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$")
+MAX_ID: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whose:
+    """What a request says of itself; `source` names the rule that found the trajectory."""
+
+    run: str
+    trajectory: str
+    source: str
+    rollout: str | None = None
+    group: str | None = None
+    sample: int | None = None
+    task: str | None = None
+    step: int | None = None
+    final: bool = False
+    trace: tuple[str, str] | None = None
+    """Trace id and parent span id of a `traceparent`."""
+
+    @property
+    def is_anonymous(self) -> bool:
+        """One step, nobody's."""
+        return self.source == "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Headers in lower case, the path as it came, the parsed head of the body."""
+
+    headers: Mapping[str, str]
+    path: str
+    body: Mapping[str, Any]
+    api_keys: frozenset[str] = field(default_factory=frozenset[str])
+
+
+def strip_prefix(path: str) -> str:
+    """The engine's path of `/t/{id}/v1/...` and `/rollout/{id}/attempt/{n}/...`."""
+    found = _PATH.match(path) or _ATTEMPT.match(path)
+    return found["rest"] if found else path
+
+
+def resolve(request: Request) -> Whose:
+    """Who it is, by the first rule that finds an id."""
+    source, trajectory, step = "anonymous", f"anon-{uuid4().hex}", None
+    for name, rule in RULES:
+        found = rule(request)
+        if found:
+            source, trajectory = name, found[:MAX_ID]
+            break
+    if source == "rid":
+        lineage = _LINEAGE.match(str(request.body.get("rid")))
+        step = int(lineage["step"]) if lineage else None
+    headers = request.headers
+    said = _number(headers.get("x-heddle-step") or headers.get("x-turn-id"))
+    return Whose(
+        run=headers.get("x-heddle-run") or DEFAULT_RUN,
+        trajectory=trajectory,
+        source=source,
+        rollout=headers.get("x-heddle-rollout-id"),
+        group=headers.get("x-heddle-group-id") or headers.get("x-instance-id"),
+        sample=_number(headers.get("x-heddle-sample-index")),
+        task=headers.get("x-heddle-task"),
+        step=said if said is not None else step,
+        final=headers.get("x-heddle-final", "").lower() in {"1", "true"},
+        trace=_trace(headers.get("traceparent")),
+    )
+
+
+def _header(name: str) -> Callable[[Request], str | None]:
+    return lambda request: request.headers.get(name)
+
+
+def _field(*path: str) -> Callable[[Request], str | None]:
+    def rule(request: Request) -> str | None:
+        value: Any = request.body
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+    return rule
+
+
+def _path_id(request: Request) -> str | None:
+    found = _PATH.match(request.path)
+    if found:
+        return found["id"]
+    found = _ATTEMPT.match(request.path)
+    return f"{found['id']}.{found['n']}" if found else None
+
+
+def _bearer(request: Request) -> str | None:
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    value = value.strip()
+    if scheme.lower() != "bearer" or value in PLACEHOLDER_KEYS or value in request.api_keys:
+        return None
+    return None if value.startswith("sk-") else value
+
+
+def _rid_lineage(request: Request) -> str | None:
+    found = _LINEAGE.match(str(request.body.get("rid") or ""))
+    return found["id"] if found else None
+
+
+RULES: Final[tuple[tuple[str, Callable[[Request], str | None]], ...]] = (
+    ("X-Heddle-Trajectory-Id", _header("x-heddle-trajectory-id")),
+    ("X-SMG-Routing-Key", _header("x-smg-routing-key")),
+    ("X-Session-Id", _header("x-session-id")),
+    ("session_id", _field("session_id")),
+    ("program_id", _field("program_id")),
+    ("extra_body.program_id", _field("extra_body", "program_id")),
+    ("metadata.session_id", _field("metadata", "session_id")),
+    ("metadata.trajectory_id", _field("metadata", "trajectory_id")),
+    ("path", _path_id),
+    ("authorization", _bearer),
+    ("user", _field("user")),
+    ("rid", _rid_lineage),
+)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _trace(header: str | None) -> tuple[str, str] | None:
+    found = _TRACEPARENT.match((header or "").strip().lower())
+    if not found or set(found[1]) == {"0"} or set(found[2]) == {"0"}:
+        return None
+    return found[1], found[2]

@@ -1,0 +1,233 @@
+"""Which spans tell the collector what happened to a step, a tool interval, a move?
+
+Start marker when a step arrives, the span when its last byte left; its segments lie inside it in
+the order held, queue, prefill, decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from heddle.collector import conventions as c
+from heddle.collector import ids
+from heddle.controller.dataplane.usage import Usage
+from heddle.controller.live import LiveMove, LiveTrajectory, Step
+
+# A gap shorter than this is the client's own turn-around, not a tool.
+TOOL_GAP_NS = 1_000_000
+
+
+class Spans(Protocol):
+    """What is used of `heddle.collector.tracing.Emitter`."""
+
+    def emit(
+        self,
+        name: str,
+        *,
+        trace_id: str,
+        span_id: str,
+        parent_span_id: str | None = None,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, Any],
+        error: str | None = None,
+    ) -> None: ...
+
+    def start(
+        self,
+        op: str,
+        *,
+        trace_id: str,
+        span_id: str,
+        parent_span_id: str | None = None,
+        at_ns: int,
+        attributes: Mapping[str, Any],
+    ) -> None: ...
+
+
+def trace_of(trajectory: LiveTrajectory) -> tuple[str, str]:
+    """Trace id and the parent of its steps: what the client sent, or derived from its name."""
+    return trajectory.trace or (
+        ids.trace_id(trajectory.run, trajectory.id),
+        ids.trajectory_span_id(trajectory.run, trajectory.id),
+    )
+
+
+def step_traceparent(step: Step) -> str:
+    """The header that makes the engine's own spans children of this step's."""
+    span = ids.step_span_id(step.whose.run, step.whose.trajectory, step.index, step.attempt)
+    return f"00-{trace_of(step.trajectory)[0]}-{span}-01"
+
+
+class StepSpans:
+    """Writes the spans of the data plane."""
+
+    def __init__(self, spans: Spans, clock_speed: float) -> None:
+        self._spans = spans
+        self._speed = clock_speed
+
+    def arrived(self, step: Step) -> None:
+        """Announce the step; it becomes visible while it is held."""
+        trace, parent = trace_of(step.trajectory)
+        self._spans.start(
+            c.CHAT,
+            trace_id=trace,
+            span_id=_span_id(step),
+            parent_span_id=parent,
+            at_ns=step.arrived_ns,
+            attributes=self._whose(step),
+        )
+
+    def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
+        """The step's span; `error` names what failed."""
+        trace, parent = trace_of(step.trajectory)
+        end_ns = max(end_ns, step.arrived_ns)
+        self._spans.emit(
+            f"{c.CHAT} {step.model}".rstrip(),
+            trace_id=trace,
+            span_id=_span_id(step),
+            parent_span_id=parent,
+            start_ns=step.arrived_ns,
+            end_ns=end_ns,
+            attributes={
+                **self._whose(step),
+                **_decision(step),
+                **_segments(step, usage, end_ns),
+                **_tokens(usage),
+            },
+            error=error,
+        )
+
+    def tool(self, trajectory: LiveTrajectory, until_ns: int) -> None:
+        """The gap since the trajectory's last step, as a tool span somebody inferred."""
+        if not trajectory.last_end_ns or until_ns - trajectory.last_end_ns < TOOL_GAP_NS:
+            return
+        trace, parent = trace_of(trajectory)
+        span_id = ids.span_id(
+            trajectory.run, trajectory.id, "tool", trajectory.last_step, "inferred"
+        )
+        self._spans.emit(
+            f"{c.EXECUTE_TOOL} unknown",
+            trace_id=trace,
+            span_id=span_id,
+            parent_span_id=parent,
+            start_ns=trajectory.last_end_ns,
+            end_ns=until_ns,
+            attributes={
+                **_trajectory(trajectory),
+                "gen_ai.operation.name": c.EXECUTE_TOOL,
+                "gen_ai.tool.name": "unknown",
+                "heddle.step.index": trajectory.last_step,
+                "heddle.tool.inferred": True,
+                "heddle.clock.speed": self._speed,
+            },
+        )
+
+    def moved(
+        self,
+        trajectory: LiveTrajectory,
+        move: LiveMove,
+        step_index: int | None,
+        needed_ns: int | None,
+        hit_tokens: int | None,
+    ) -> None:
+        """The move, once the step after it has shown what it brought."""
+        trace, parent = trace_of(trajectory)
+        exposed_ns = max(move.ended_ns - needed_ns, 0) if needed_ns is not None else 0
+        exposed_ns = min(exposed_ns, move.ended_ns - move.started_ns)
+        self._spans.emit(
+            c.MOVE,
+            trace_id=trace,
+            span_id=ids.span_id(trajectory.run, trajectory.id, "move", move.started_ns),
+            parent_span_id=parent,
+            start_ns=move.started_ns,
+            end_ns=move.ended_ns,
+            attributes={
+                **_trajectory(trajectory),
+                "gen_ai.operation.name": c.MOVE,
+                "heddle.step.index": step_index,
+                "heddle.move.source": move.source,
+                "heddle.move.target": move.target,
+                "heddle.move.method": "reprefill",
+                "heddle.move.tokens": move.tokens,
+                "heddle.move.hit_tokens": hit_tokens,
+                "heddle.hidden_s": (move.ended_ns - move.started_ns - exposed_ns) / 1e9,
+                "heddle.exposed_s": exposed_ns / 1e9,
+                "heddle.because": move.because,
+                "heddle.worker.id": move.target,
+                "heddle.clock.speed": self._speed,
+            },
+            error=move.error,
+        )
+
+    def _whose(self, step: Step) -> dict[str, Any]:
+        return {
+            **_trajectory(step.trajectory),
+            "gen_ai.operation.name": c.CHAT,
+            "gen_ai.request.model": step.model or None,
+            "gen_ai.provider.name": "sglang",
+            "heddle.step.index": step.index,
+            "heddle.clock.speed": self._speed,
+        }
+
+
+def _span_id(step: Step) -> str:
+    return ids.step_span_id(step.whose.run, step.whose.trajectory, step.index, step.attempt)
+
+
+def _trajectory(trajectory: LiveTrajectory) -> dict[str, Any]:
+    return {
+        "heddle.run.id": trajectory.run,
+        "heddle.rollout.id": trajectory.rollout,
+        "heddle.group.id": trajectory.group,
+        "gen_ai.conversation.id": trajectory.id,
+        "heddle.sample.index": trajectory.sample,
+        "heddle.task": trajectory.task,
+    }
+
+
+def _decision(step: Step) -> dict[str, Any]:
+    grant, length = step.granted, step.predicted
+    said: dict[str, Any] = {"heddle.predictor.version": step.predictor_version}
+    if length is not None:
+        said |= {
+            "heddle.predicted.p10": length.p10,
+            "heddle.predicted.p50": length.p50,
+            "heddle.predicted.p90": length.p90,
+        }
+    if grant is not None:
+        said |= {
+            "heddle.worker.id": grant.worker.id,
+            "heddle.degree": grant.worker.degree,
+            "heddle.order.rank": grant.rank,
+            "heddle.priority": grant.priority,
+            "heddle.because": grant.because,
+        }
+    return said
+
+
+def _segments(step: Step, usage: Usage, end_ns: int) -> dict[str, Any]:
+    whole_s = (end_ns - step.arrived_ns) / 1e9
+    if step.granted is None:
+        return {"heddle.held_s": whole_s}
+    held_s = min(step.held_s, whole_s)
+    queue_s, prefill_s, decode_s = usage.fitted(whole_s - held_s)
+    return {
+        "heddle.held_s": held_s,
+        "heddle.queue_s": queue_s,
+        "heddle.prefill_s": prefill_s,
+        "heddle.decode_s": decode_s,
+        "gen_ai.response.time_to_first_chunk": held_s + queue_s + prefill_s,
+    }
+
+
+def _tokens(usage: Usage) -> dict[str, Any]:
+    return {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "heddle.retractions": usage.retractions,
+        "heddle.policy_version": usage.policy_version,
+        "gen_ai.response.finish_reasons": [usage.finish_reason] if usage.finish_reason else None,
+    }

@@ -1,0 +1,130 @@
+"""What does an engine's answer say of tokens and time?
+
+From SGLang's `meta_info` (whose times need --enable-metrics) or OpenAI's `usage`. Times that are
+missing or impossible fall back to what the controller saw itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """One step's tokens and engine seconds; None where nobody knows."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int | None = None
+    retractions: int = 0
+    finish_reason: str | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    output_ids: bytes | None = None
+    policy_version: str | None = None
+
+    def fitted(self, inside_s: float) -> tuple[float, float, float]:
+        """Queue, prefill and decode, cut in that order so that they fit the engine's part."""
+        left = max(inside_s, 0.0)
+        pieces: list[float] = []
+        for piece in (self.queue_s, self.prefill_s, self.decode_s):
+            taken = min(max(piece or 0.0, 0.0), left)
+            pieces.append(taken)
+            left -= taken
+        return pieces[0], pieces[1], pieces[2]
+
+
+def of_generate(answer: Any) -> Usage:
+    """From the answer of /generate; a batch is summed."""
+    if isinstance(answer, list):
+        return _summed([of_generate(one) for one in answer])
+    if not isinstance(answer, Mapping):
+        return Usage()
+    usage = of_meta(answer.get("meta_info"))
+    ids = answer.get("output_ids")
+    if isinstance(ids, list) and len(ids) == usage.output_tokens:
+        usage.output_ids = orjson.dumps(ids)[1:-1]
+    return usage
+
+
+def of_meta(meta: Any) -> Usage:
+    """From `meta_info`."""
+    if not isinstance(meta, Mapping):
+        return Usage()
+    reason = meta.get("finish_reason")
+    usage = Usage(
+        input_tokens=_int(meta.get("prompt_tokens")),
+        output_tokens=_int(meta.get("completion_tokens")),
+        cached_tokens=_int(meta.get("cached_tokens")),
+        retractions=_int(meta.get("num_retractions")),
+        finish_reason=_reason(reason),
+        policy_version=str(meta["weight_version"]) if meta.get("weight_version") else None,
+    )
+    _take_times(usage, meta)
+    return usage
+
+
+def of_openai(answer: Any) -> Usage:
+    """From a chat or text completion, with `choices[].meta_info` where the engine sent it."""
+    if not isinstance(answer, Mapping):
+        return Usage()
+    choices = answer.get("choices") or [{}]
+    usage = of_meta(choices[0].get("meta_info"))
+    counts = answer.get("usage") or {}
+    usage.input_tokens = usage.input_tokens or _int(counts.get("prompt_tokens"))
+    usage.output_tokens = usage.output_tokens or _int(counts.get("completion_tokens"))
+    details = counts.get("prompt_tokens_details") or {}
+    if usage.cached_tokens is None and "cached_tokens" in details:
+        usage.cached_tokens = _int(details["cached_tokens"])
+    usage.finish_reason = usage.finish_reason or choices[0].get("finish_reason")
+    return usage
+
+
+def _take_times(usage: Usage, meta: Mapping[str, Any]) -> None:
+    e2e = _float(meta.get("e2e_latency"))
+    entry, prefilled = (
+        _float(meta.get("forward_entry_time")),
+        _float(meta.get("prefill_finished_time")),
+    )
+    finished = _float(meta.get("request_finished_ts"))
+    usage.queue_s = _float(meta.get("queue_time"))
+    if entry is not None and prefilled is not None:
+        usage.prefill_s = max(prefilled - entry, 0.0)
+    if prefilled is not None and finished is not None:
+        usage.decode_s = finished - prefilled
+    # Two clocks in one answer give an absurd difference; the whole is then the better witness.
+    wrong = usage.decode_s is None or usage.decode_s < 0 or usage.decode_s > (e2e or 0.0) * 1.05
+    if e2e is not None and wrong:
+        usage.decode_s = max(e2e - (usage.queue_s or 0.0) - (usage.prefill_s or 0.0), 0.0)
+
+
+def _summed(parts: list[Usage]) -> Usage:
+    return Usage(
+        input_tokens=sum(p.input_tokens for p in parts),
+        output_tokens=sum(p.output_tokens for p in parts),
+        cached_tokens=sum(p.cached_tokens or 0 for p in parts),
+        retractions=sum(p.retractions for p in parts),
+        finish_reason=parts[-1].finish_reason if parts else None,
+        queue_s=max((p.queue_s or 0.0 for p in parts), default=None),
+        prefill_s=max((p.prefill_s or 0.0 for p in parts), default=None),
+        decode_s=max((p.decode_s or 0.0 for p in parts), default=None),
+    )
+
+
+def _reason(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return str(value.get("type")) if value.get("type") else None
+    return str(value) if value else None
+
+
+def _int(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

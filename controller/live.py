@@ -1,0 +1,177 @@
+"""What is going on right now: trajectories, their waiting and running steps, workers, rollouts?
+
+Mutable, owned by the loop, touched only on its event loop; the core sees frozen facts made of it.
+Nanoseconds are fleet time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from heddle.controller.core.types import Latency, Length, Trajectory, Worker
+from heddle.controller.dataplane.identity import Whose
+from heddle.controller.fleet.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Where a step goes, and what its span and headers say of the decision."""
+
+    worker: LiveWorker
+    rid: str
+    rank: int
+    priority: int | None
+    because: str
+    decision: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Step:
+    """One LLM call between its arrival and its last byte."""
+
+    trajectory: LiveTrajectory
+    whose: Whose
+    index: int
+    arrival: int
+    arrived_ns: int
+    prompt_tokens: int
+    ids: bytes | None
+    model: str
+    client_rid: str | None
+    grant: asyncio.Future[Grant]
+    attempt: int = 0
+    granted: Grant | None = None
+    released_ns: int = 0
+    predicted: Length | None = None
+    predictor_version: str | None = None
+
+    @property
+    def held_s(self) -> float:
+        """Seconds it waited here."""
+        return max(self.released_ns - self.arrived_ns, 0) / 1e9
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveMove:
+    """A move under way or waiting for the step that shows what it brought."""
+
+    source: str
+    target: str
+    because: str
+    tokens: int
+    started_ns: int
+    ended_ns: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveTrajectory:
+    """One trajectory that has not finished."""
+
+    run: str
+    id: str
+    number: int
+    group: str | None = None
+    rollout: str | None = None
+    sample: int | None = None
+    task: str | None = None
+    trace: tuple[str, str] | None = None
+    worker: str | None = None
+    steps: int = 0
+    prompt_tokens: int = 0
+    context_tokens: int = 0
+    output_tokens: int = 0
+    remaining: Length | None = None
+    predictor_version: str | None = None
+    ids: bytes | None = None
+    waiting: list[Step] = field(default_factory=list[Step])
+    running: set[Step] = field(default_factory=set[Step])
+    last_end_ns: int = 0
+    last_step: int = -1
+    move: LiveMove | None = None
+    moving: bool = False
+    final: bool = False
+    errors: int = 0
+
+    @property
+    def key(self) -> str:
+        """Unique over all runs."""
+        return f"{self.run}/{self.id}"
+
+    @property
+    def state(self) -> Literal["held", "running", "tool"]:
+        """Held while moving counts as tool: its step waits for the move, not for a decision."""
+        if self.waiting and not self.moving:
+            return "held"
+        return "running" if self.running else "tool"
+
+    def fact(self, now_ns: int) -> Trajectory:
+        """What the core may know of it."""
+        first = self.waiting[0] if self.waiting else None
+        context = max(self.context_tokens, first.prompt_tokens if first else 0)
+        return Trajectory(
+            id=self.key,
+            arrival=first.arrival if first else self.number,
+            group=f"{self.run}/{self.group}" if self.group else "",
+            state=self.state,
+            steps=self.steps,
+            prompt_tokens=self.prompt_tokens,
+            context_tokens=context,
+            output_tokens=self.output_tokens,
+            remaining=self.remaining,
+            worker=self.worker,
+            tool_s=max(now_ns - self.last_end_ns, 0) / 1e9 if self.last_end_ns else 0.0,
+            moving=self.moving,
+            movable=self.ids is not None and not self.final,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveWorker:
+    """One engine that takes steps; `generation` counts the engines that had this id."""
+
+    id: str
+    engine: Engine
+    latency: Latency
+    generation: int = 0
+    share: int = 0
+    alive: bool = True
+    launched: bool = False
+    joined_ns: int = 0
+    running: int = 0
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.engine.url
+
+    @property
+    def degree(self) -> int:
+        """GPUs of the engine."""
+        return self.latency.degree
+
+    def fact(self) -> Worker:
+        """What the core may know of it."""
+        return Worker(id=self.id, latency=self.latency, share=self.share)
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """One generation phase, from the answer to its begin until its end."""
+
+    run: str
+    id: str
+    kind: str
+    expected: int
+    start_ns: int
+    gpus: int
+    attributes: dict[str, object]
+    trainer_step: int | None = None
+    end_ns: int | None = None
+    leases: dict[str, tuple[int, Mapping[str, object]]] = field(
+        default_factory=dict[str, tuple[int, Mapping[str, object]]]
+    )
+    """Span id of each worker's lease -> when it joined, what its span says."""
