@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from heddle.models.lognormal import FAR_Z, Lognormal, mills
+from heddle.models.lognormal import FAR_Z, Lognormal, mills, remaining_many
 from heddle.models.types import Length, Query
 from heddle.models.variance import UNKNOWN, GroupStats, Level, level_of, posterior, spread_of_tasks
 
@@ -63,9 +63,9 @@ class GroupHistory:
 
     version = "group-history"
 
-    def __init__(self, levels: Mapping[str, Level] | None = None, top: Level = UNKNOWN) -> None:
-        self._levels = dict(levels or {})
-        self._top = top
+    def __init__(self) -> None:
+        self._levels: dict[str, Level] = {}
+        self._top = UNKNOWN
         self._groups: dict[str, _Group] = {}
         self._task_means: dict[str, tuple[float, float]] = {}
 
@@ -131,11 +131,11 @@ class GroupHistory:
     def total(self, query: Query) -> Lognormal:
         """The law of the trajectory's total output tokens, before its own survival is used."""
         group = self._groups.get(query.group)
-        level = self._level(query, group)
+        level = self.level(query.task or (group.task if group else None))
         if group is None:
-            return _predictive(GroupStats(0, 0.0, 0.0), (), level)
+            return predictive(GroupStats(0, 0.0, 0.0), (), level)
         alive = [at for name, at in group.running.items() if name != query.trajectory]
-        return _predictive(group.stats(), group.censored + alive, level)
+        return predictive(group.stats(), group.censored + alive, level)
 
     def predict(self, query: Query) -> Length:
         """Remaining output tokens, given that the trajectory got as far as it did."""
@@ -143,7 +143,10 @@ class GroupHistory:
 
     def predict_many(self, queries: Sequence[Query]) -> list[Length]:
         """The same for many, in their order."""
-        return [self.predict(query) for query in queries]
+        laws = [self.total(query) for query in queries]
+        so_far = np.array([query.tokens_so_far for query in queries], dtype=np.float64)
+        mu, sigma = np.array([law.mu for law in laws]), np.array([law.sigma for law in laws])
+        return [Length(*row) for row in remaining_many(mu, sigma, so_far).tolist()]
 
     def draws(self, query: Query, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """`n` imagined values of the remaining output tokens, for planners."""
@@ -165,19 +168,28 @@ class GroupHistory:
     def _group(self, group: str, task: str | None) -> _Group:
         return self._groups.setdefault(group, _Group(task or ""))
 
-    def _level(self, query: Query, group: _Group | None) -> Level:
-        task = query.task or (group.task if group else "")
-        return self._levels.get(task, self._top)
+    def level(self, task: str | None) -> Level:
+        """What a group of that task is expected to be; of a task never seen, what tasks are."""
+        return self._levels.get(task or "", self._top)
+
+    def steps_with(self, steps: float, samples: int, task: str | None) -> float | None:
+        """The mean of `samples` trajectories with that many steps together, shrunk to the task."""
+        means = self._task_means.get(task or "")
+        return _shrunk(steps, samples, means[0] if means else None)
 
     def _mean(self, group: str, task: str | None, which: int) -> float | None:
         known = self._groups.get(group)
         means = self._task_means.get(task or (known.task if known else ""))
-        if known is None or not known.with_means:
-            return means[which] if means else None
-        total = (known.steps, known.tool_s)[which]
-        if means is None:
-            return total / known.with_means
-        return (total + MEAN_PULL * means[which]) / (known.with_means + MEAN_PULL)
+        above = means[which] if means else None
+        if known is None:
+            return above
+        return _shrunk((known.steps, known.tool_s)[which], known.with_means, above)
+
+
+def _shrunk(total: float, samples: int, above: float | None) -> float | None:
+    if above is None:
+        return total / samples if samples else None
+    return (total + MEAN_PULL * above) / (samples + MEAN_PULL)
 
 
 def _means(groups: Sequence[_Group]) -> tuple[float, float]:
@@ -185,7 +197,7 @@ def _means(groups: Sequence[_Group]) -> tuple[float, float]:
     return sum(g.steps for g in groups) / n, sum(g.tool_s for g in groups) / n
 
 
-def _predictive(stats: GroupStats, censored: Sequence[float], level: Level) -> Lognormal:
+def predictive(stats: GroupStats, censored: Sequence[float], level: Level) -> Lognormal:
     """The law of the next total: the group's mean with its uncertainty, and chance inside it."""
     mean, variance, within = posterior(stats, level)
     if censored:

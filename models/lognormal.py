@@ -21,6 +21,9 @@ from heddle.models.types import Length
 
 # Above this z the tail is exponential to 1e-6 and the asymptotic forms are the more exact ones.
 FAR_Z: Final = 30.0
+LEVELS: Final = (0.1, 0.5, 0.9)
+"""Of the quantiles every prediction carries."""
+Z90: Final = NormalDist().inv_cdf(0.9)
 MAX_LOG: Final = 60.0
 """exp(60) tokens: more is the same to every caller, and exp must not overflow."""
 
@@ -72,7 +75,7 @@ class Lognormal:
 
     def remaining(self, tokens_so_far: float = 0.0) -> Length:
         """p10, p50, p90 and mean of what is still to come."""
-        p10, p50, p90 = (self.quantile(level, tokens_so_far) for level in (0.1, 0.5, 0.9))
+        p10, p50, p90 = (self.quantile(level, tokens_so_far) for level in LEVELS)
         return Length(p10, p50, p90, self.mean(tokens_so_far))
 
     def draws(
@@ -87,3 +90,50 @@ class Lognormal:
         if tokens_so_far <= 0.0:
             return -math.inf
         return (math.log(tokens_so_far) - self.mu) / self.sigma
+
+
+def remaining_many(
+    mu: NDArray[np.float64], sigma: NDArray[np.float64], tokens_so_far: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """p10, p50, p90 and mean of many at once, one row each; as `Lognormal.remaining` to 1e-9.
+
+    Rows whose survival is far in the tail or negligible take the scalar path.
+    """
+    out = np.empty((len(mu), 4))
+    with np.errstate(divide="ignore"):
+        z = (np.log(np.maximum(tokens_so_far, 0.0)) - mu) / sigma
+    plain = (z - sigma > -FAR_Z) & (z < FAR_Z)
+    for i in np.flatnonzero(~plain):
+        length = Lognormal(float(mu[i]), float(sigma[i])).remaining(float(tokens_so_far[i]))
+        out[i] = length.p10, length.p50, length.p90, length.mean
+    if plain.any():
+        out[plain] = _remaining_near(z[plain], sigma[plain], tokens_so_far[plain])
+    return out
+
+
+def _remaining_near(
+    z: NDArray[np.float64], sigma: NDArray[np.float64], so_far: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    survival = _survival(z)
+    columns: list[NDArray[np.float64]] = []
+    for level in LEVELS:
+        at = np.array([-_NORMAL.inv_cdf(p) for p in (survival * (1.0 - level)).tolist()])
+        grown = np.minimum(sigma * np.maximum(at - z, 0.0), MAX_LOG)
+        columns.append(so_far * np.expm1(grown))
+    shifted = z - sigma
+    ratio = _survival(shifted) / survival * np.exp(0.5 * (shifted**2 - z**2))
+    columns.append(so_far * (ratio - 1.0))
+    return np.stack(columns, axis=1)
+
+
+def _survival(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 0.5 * np.array([math.erfc(v) for v in (z / _SQRT2).tolist()])
+
+
+def draws_from(length: Length, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """`n` draws of the remaining tokens from any predictor's quantiles: lognormal on each side."""
+    middle = math.log(max(length.p50, 1.0))
+    below = max(middle - math.log(max(length.p10, 1.0)), 0.0) / Z90
+    above = max(math.log(max(length.p90, 1.0)) - middle, 0.0) / Z90
+    z = rng.standard_normal(n)
+    return np.exp(middle + z * np.where(z < 0.0, below, above))

@@ -1,0 +1,110 @@
+"""What does the learned predictor look at, in which unit, and who knows it at that moment?
+
+Everything is known when step k - 1 has ended and its tool has been called: counts and tokens of
+steps before k, tools that have ended, and what group history says. `n_steps`, `truncated`,
+`outcome` and `reward` are the answer and never features. The same function serves training (columns
+of a frame) and serving (columns of queries).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.models.types import Query
+
+Floats = NDArray[np.float64]
+TOOL_BUCKETS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column of the matrix; `source` is the Query field or who else knows it."""
+
+    name: str
+    unit: str
+    source: str
+
+
+LOGGED: Final = (
+    Feature("prompt_tokens", "ln(1 + tokens)", "input tokens of step 0"),
+    Feature("context_tokens", "ln(1 + tokens)", "input + output of the latest step"),
+    Feature("tokens_so_far", "ln(1 + tokens)", "output of all finished steps"),
+    Feature("steps_so_far", "ln(1 + steps)", "finished steps, k"),
+    Feature("last_output_tokens", "ln(1 + tokens)", "output of the latest step"),
+    Feature("max_output_tokens", "ln(1 + tokens)", "largest output of a finished step"),
+    Feature("last_observation_tokens", "ln(1 + tokens)", "appended before the latest step"),
+    Feature("tool_calls_so_far", "ln(1 + calls)", "tool calls that have ended"),
+    Feature("tool_s_so_far", "ln(1 + s)", "seconds in tool calls that have ended"),
+    Feature("last_tool_s", "ln(1 + s)", "seconds of the latest tool call that has ended"),
+    Feature("errors_so_far", "ln(1 + calls)", "ended tool calls that failed"),
+    Feature("prior_samples", "ln(1 + samples)", "finished samples of the group (history)"),
+)
+"""Taken as ln(1 + value)."""
+
+PLAIN: Final = (
+    Feature("last_error", "0 or 1", "the latest tool call that has ended failed"),
+    Feature("mean_output_tokens", "ln(1 + tokens)", "tokens_so_far / steps_so_far"),
+    Feature("prior_log_p50", "ln tokens", "remaining by group history, survival-corrected"),
+    Feature("prior_log_low", "ln ratio", "history's p50 over its p10"),
+    Feature("prior_log_high", "ln ratio", "history's p90 over its p50"),
+    Feature("prior_steps_left", "ln ratio", "history's mean steps over steps so far, both + 1"),
+    *(
+        Feature(f"tool_{i}", "0 or 1", "latest tool called, by hash of its name")
+        for i in range(TOOL_BUCKETS)
+    ),
+)
+
+FEATURES: Final = LOGGED + PLAIN
+PRIOR: Final = ("prior_log_p10", "prior_log_p50", "prior_log_p90", "prior_samples", "prior_steps")
+"""What history adds to the columns of a query; `prior_steps` is 0 where it has none."""
+COLUMNS: Final = (
+    "prompt_tokens", "context_tokens", "tokens_so_far", "steps_so_far", "last_output_tokens",
+    "max_output_tokens", "last_observation_tokens", "tool_calls_so_far", "tool_s_so_far",
+    "last_tool_s", "errors_so_far", "last_error",
+)  # fmt: skip
+"""Numeric fields of a Query that features are made from; the tool's name comes as `tool_bucket`."""
+
+
+def tool_bucket(name: str | None) -> int:
+    """Which of the buckets a tool's name hashes to; -1 for no tool or an unknown one."""
+    return crc32(name.encode()) % TOOL_BUCKETS if name else -1
+
+
+def columns_of(queries: Sequence[Query]) -> dict[str, Floats]:
+    """The queries' fields as arrays, the tool's name as its bucket."""
+    columns = {
+        name: np.array([getattr(query, name) for query in queries], dtype=np.float64)
+        for name in COLUMNS
+    }
+    columns["tool_bucket"] = np.array([float(tool_bucket(q.last_tool)) for q in queries])
+    return columns
+
+
+def matrix(columns: Mapping[str, Floats]) -> Floats:
+    """One row a question, one column a feature, in the order of FEATURES."""
+    logged = [np.log1p(np.maximum(columns[f.name], 0.0)) for f in LOGGED]
+    steps = columns["steps_so_far"]
+    middle = columns["prior_log_p50"]
+    expected = np.log1p(columns["prior_steps"]) - np.log1p(steps)
+    plain = [
+        columns["last_error"],
+        np.log1p(columns["tokens_so_far"] / np.maximum(steps, 1.0)),
+        middle,
+        middle - columns["prior_log_p10"],
+        columns["prior_log_p90"] - middle,
+        np.where(columns["prior_steps"] > 0, expected, 0.0),
+    ]
+    tools = [(columns["tool_bucket"] == i).astype(np.float64) for i in range(TOOL_BUCKETS)]
+    return np.stack([*logged, *plain, *tools], axis=1)
+
+
+def documented() -> str:
+    """The table of features, Markdown."""
+    rows = [f"| {f.name} | {f.unit} | {f.source} |" for f in FEATURES]
+    return "\n".join(["| feature | unit | known from |", "|---|---|---|", *rows])

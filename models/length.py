@@ -1,0 +1,163 @@
+"""Which network learns the remaining tokens, and how is it fitted?
+
+- It corrects group history: zero weights answer what history answers, and training starts there.
+- Three heads: shift of the middle, widening below, widening above; quantiles cannot cross.
+- A linear path and a small tanh layer on clipped features; history's own line is not clipped, so
+  lengths beyond the longest family seen extrapolate along it.
+- Pinball loss on ln tokens; a truncated row is only punished for predicting less than it reached.
+
+Needs torch, and is imported by training alone: `serve` answers with numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heddle.models.features import FEATURES, Floats
+from heddle.models.serve import (
+    LEAST_RATIO,
+    PRIOR_AT,
+    RATIO_LIMIT,
+    SHIFT_LIMIT,
+    X_LIMIT,
+    Weights,
+)
+
+LEVELS: Final = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Feature matrix, ln of the remaining tokens, whether that is only a lower bound, weight."""
+
+    x: Floats
+    y: Floats
+    censored: Floats
+    weight: Floats
+
+    def take(self, at: Any) -> Examples:
+        """The rows of a mask or an index array."""
+        return Examples(self.x[at], self.y[at], self.censored[at], self.weight[at])
+
+    def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As float32 on the device."""
+        x, y, censored, weight = (
+            torch.tensor(a, dtype=torch.float32, device=device)
+            for a in (self.x, self.y, self.censored, self.weight)
+        )
+        return x, y, censored, weight
+
+
+class LengthNet(nn.Module):
+    """ln of p10, p50, p90 from the feature matrix; the same arithmetic as `serve.log_quantiles`."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, x: Floats, hidden: int) -> None:
+        super().__init__()
+        features = len(FEATURES)
+        self.register_buffer("mean", torch.tensor(x.mean(axis=0), dtype=torch.float32))
+        spread = np.where(x.std(axis=0) > 1e-6, x.std(axis=0), 1.0)
+        self.register_buffer("scale", torch.tensor(spread, dtype=torch.float32))
+        self.line = nn.Parameter(torch.zeros(()))
+        self.direct = nn.Parameter(torch.zeros(features, 3))
+        self.w1 = nn.Parameter(torch.randn(features, hidden) / features**0.5)
+        self.b1 = nn.Parameter(torch.zeros(hidden))
+        self.w2 = nn.Parameter(torch.zeros(hidden, 3))
+        self.b2 = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One row a row of x."""
+        z = ((x - self.mean) / self.scale).clamp(-X_LIMIT, X_LIMIT)
+        raw = z @ self.direct + torch.tanh(z @ self.w1 + self.b1) @ self.w2 + self.b2
+        at, low, high = PRIOR_AT
+        off = (x[:, at] - self.mean[at]) * self.line
+        middle = x[:, at] + raw[:, 0].clamp(-SHIFT_LIMIT, SHIFT_LIMIT) + off
+        below, above = raw[:, 1:].clamp(-RATIO_LIMIT, RATIO_LIMIT).exp().unbind(dim=1)
+        lowest = middle - x[:, low].clamp(min=LEAST_RATIO) * below
+        highest = middle + x[:, high].clamp(min=LEAST_RATIO) * above
+        return torch.stack([lowest, middle, highest], dim=1)
+
+
+def pinball(log_q: Tensor, y: Tensor, censored: Tensor, weight: Tensor) -> Tensor:
+    """Weighted mean over rows and levels; a censored row costs nothing above what it reached."""
+    levels = torch.tensor(LEVELS, dtype=log_q.dtype, device=log_q.device)
+    short = y[:, None] - log_q
+    under = torch.relu(short) * levels
+    over = torch.relu(-short) * (1.0 - levels) * (1.0 - censored[:, None])
+    return ((under + over).mean(dim=1) * weight).sum() / weight.sum()
+
+
+@dataclass(frozen=True, slots=True)
+class FitArgs:
+    """How one network is fitted."""
+
+    seed: int
+    epochs: int
+    hidden: int
+    patience: int
+    learning_rate: float
+    weight_decay: float
+    device: str
+
+
+def fit(train: Examples, validation: Examples, args: FitArgs) -> tuple[LengthNet, float]:
+    """The network of the epoch that was best on the validation groups, and its loss there.
+
+    Epoch 0 is history itself: a network that only learns noise is returned unlearned.
+    """
+    torch.manual_seed(args.seed)
+    net = LengthNet(train.x, args.hidden).to(args.device)
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay
+    )
+    rows, held = train.tensors(args.device), validation.tensors(args.device)
+    batch = min(max(len(train.y) // 20, 64), 2048)
+    best, best_loss, waited = _state(net), _loss(net, held), 0
+    for _ in range(args.epochs):
+        _epoch(net, optimizer, rows, batch)
+        loss = _loss(net, held)
+        waited = 0 if loss < best_loss - 1e-5 else waited + 1
+        if waited == 0:
+            best, best_loss = _state(net), loss
+        if waited > args.patience:
+            break
+    net.load_state_dict(best)
+    return net, best_loss
+
+
+def export(nets: Sequence[LengthNet], widen: tuple[float, float] = (0.0, 0.0)) -> Weights:
+    """The networks as one ensemble of numpy arrays."""
+    names = ("mean", "scale", "line", "direct", "w1", "b1", "w2", "b2")
+    arrays = {
+        name: np.stack([getattr(net, name).detach().cpu().numpy() for net in nets])
+        for name in names
+    }
+    return Weights(**{k: v.astype(np.float64) for k, v in arrays.items()}, widen=np.array(widen))
+
+
+def _epoch(
+    net: LengthNet, optimizer: torch.optim.Optimizer, rows: tuple[Tensor, ...], batch: int
+) -> None:
+    for at in torch.randperm(len(rows[1])).split(batch):
+        x, y, censored, weight = (tensor[at] for tensor in rows)
+        optimizer.zero_grad()
+        pinball(net(x), y, censored, weight).backward()
+        optimizer.step()
+
+
+def _loss(net: LengthNet, rows: tuple[Tensor, ...]) -> float:
+    x, y, censored, weight = rows
+    with torch.no_grad():
+        return float(pinball(net(x), y, censored, weight))
+
+
+def _state(net: LengthNet) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in net.state_dict().items()}

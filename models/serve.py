@@ -1,0 +1,149 @@
+"""What does a trained predictor answer, without torch?
+
+Exported weights in one .npz, a forward pass in numpy equal to torch's to 1e-5. The network corrects
+group history: with all weights zero it answers exactly what history does. Quantiles cannot cross:
+p10 and p90 stand a positive factor away from p50. The mean is Swanson's rule, 0.3/0.4/0.3.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from heddle.collector.conventions import VERSION
+from heddle.models.errors import ArtifactError
+from heddle.models.features import FEATURES, Floats, columns_of, matrix
+from heddle.models.history import GroupHistory
+from heddle.models.types import Length, Query
+
+PRIOR_AT: Final = tuple(
+    [feature.name for feature in FEATURES].index(name)
+    for name in ("prior_log_p50", "prior_log_low", "prior_log_high")
+)
+"""Where history's middle and its two log ratios stand in the matrix."""
+X_LIMIT: Final = 4.0
+"""Standard deviations at which features are clipped: beyond, only history's own line goes on."""
+SHIFT_LIMIT: Final = 3.0
+"""The network moves history's middle by at most a factor of e^3, about 20, and its line."""
+RATIO_LIMIT: Final = 2.0
+LEAST_RATIO: Final = 0.02
+"""p90 stays at least 2 % above p50, so that widening can always be learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """An ensemble of E networks over F features with H hidden units; axis 0 is the network."""
+
+    mean: Floats
+    """(E, F) of the training features."""
+    scale: Floats
+    line: Floats
+    """(E,) slope on how far history's middle is from its mean, beyond the one it has."""
+    direct: Floats
+    """(E, F, 3) linear path."""
+    w1: Floats
+    b1: Floats
+    w2: Floats
+    b2: Floats
+    """(E, H, 3) and (E, 3): shift of the middle, log widening below, log widening above."""
+    widen: Floats
+    """(2,) log factors on the spread below and above, set on held-out groups."""
+
+
+def log_quantiles(weights: Weights, x: Floats) -> Floats:
+    """ln of p10, p50, p90 of the remaining tokens, one row a row of the feature matrix."""
+    z = np.clip((x[None] - weights.mean[:, None]) / weights.scale[:, None], -X_LIMIT, X_LIMIT)
+    hidden = np.tanh(z @ weights.w1 + weights.b1[:, None])
+    raw = z @ weights.direct + hidden @ weights.w2 + weights.b2[:, None]
+    at, low, high = PRIOR_AT
+    off = (x[None, :, at] - weights.mean[:, None, at]) * weights.line[:, None]
+    shift = (np.clip(raw[..., 0], -SHIFT_LIMIT, SHIFT_LIMIT) + off).mean(axis=0)
+    below, above = np.clip(raw[..., 1:], -RATIO_LIMIT, RATIO_LIMIT).mean(axis=0).T
+    middle = x[:, at] + shift
+    lowest = middle - np.maximum(x[:, low], LEAST_RATIO) * np.exp(below + weights.widen[0])
+    highest = middle + np.maximum(x[:, high], LEAST_RATIO) * np.exp(above + weights.widen[1])
+    return np.stack([lowest, middle, highest], axis=1)
+
+
+def lengths_of(log_q: Floats) -> list[Length]:
+    """Lengths from log quantiles; at least one token, since the trajectory still runs."""
+    tokens = np.exp(np.clip(log_q, 0.0, 60.0))
+    means = tokens @ np.array([0.3, 0.4, 0.3])
+    rows = zip(tokens.tolist(), means.tolist(), strict=True)
+    return [Length(p10, p50, p90, mean) for (p10, p50, p90), mean in rows]
+
+
+class Learned:
+    """The learned predictor: history, corrected by what the trajectory itself has shown.
+
+    Keep telling the history it was given about siblings (`observe`, `survives`): it reads it live.
+    """
+
+    def __init__(self, weights: Weights, history: GroupHistory, version: str) -> None:
+        self.version = version
+        self.history = history
+        self._weights = weights
+
+    def predict(self, query: Query) -> Length:
+        """Remaining output tokens of one trajectory."""
+        return self.predict_many([query])[0]
+
+    def predict_many(self, queries: Sequence[Query]) -> list[Length]:
+        """The same for many, in their order; one forward pass."""
+        if not queries:
+            return []
+        columns = columns_of(queries) | self._priors(queries)
+        return lengths_of(log_quantiles(self._weights, matrix(columns)))
+
+    def _priors(self, queries: Sequence[Query]) -> Mapping[str, Floats]:
+        history = self.history
+        priors = history.predict_many(queries)
+        logs = np.log(np.maximum([[p.p10, p.p50, p.p90] for p in priors], 1.0))
+        steps = [history.mean_steps(q.group, q.task) or 0.0 for q in queries]
+        return {
+            "prior_log_p10": logs[:, 0],
+            "prior_log_p50": logs[:, 1],
+            "prior_log_p90": logs[:, 2],
+            "prior_samples": np.array([float(history.samples(q.group)) for q in queries]),
+            "prior_steps": np.array(steps),
+        }
+
+
+def save(weights: Weights, path: Path) -> None:
+    """One .npz with the arrays, the features' names in order and the conventions' version."""
+    arrays = {field.name: getattr(weights, field.name) for field in fields(weights)}
+    names = np.array([feature.name for feature in FEATURES])
+    np.savez(path, **arrays, features=names, conventions=np.array(VERSION))
+
+
+def load(path: Path) -> Weights:
+    """The weights, or ArtifactError with one sentence saying why they cannot be served."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        message = f"{path.name} cannot be read as a predictor ({error}); train it again"
+        raise ArtifactError(message) from error
+    _check(arrays, path.name)
+    return Weights(**{field.name: arrays[field.name] for field in fields(Weights)})
+
+
+def _check(arrays: Mapping[str, Floats], name: str) -> None:
+    wanted = {field.name for field in fields(Weights)} | {"features", "conventions"}
+    if missing := sorted(wanted - set(arrays)):
+        message = f"{name} lacks {', '.join(missing)}; it is no predictor of this version"
+        raise ArtifactError(message)
+    if (found := str(arrays["conventions"])) != VERSION:
+        message = f"{name} was trained under conventions {found}, these are {VERSION}; train again"
+        raise ArtifactError(message)
+    if list(arrays["features"]) != [feature.name for feature in FEATURES]:
+        message = f"{name} was trained on other features than this version makes; train it again"
+        raise ArtifactError(message)
+    if not all(np.isfinite(arrays[field.name]).all() for field in fields(Weights)):
+        message = f"{name} holds weights that are not finite; train it again"
+        raise ArtifactError(message)
