@@ -17,8 +17,9 @@ from typing import Final
 import httpx
 
 from heddle.app.errors import PortInUse
-from heddle.app.settings import Settings, token_in_file
+from heddle.app.settings import Settings, token, token_in_file
 from heddle.app.supervise import Supervisor, free_port, free_range, is_free
+from heddle.controller.client import ControllerClient
 from heddle.controller.clock import Clock
 
 START_S: Final = 60.0
@@ -30,6 +31,7 @@ WHAT: Final = {
     "controller": "controller",
     "dashboard": "dashboard",
 }
+OWN: Final = {"collector": None, "controller": None, "otlp": None, "token": None}
 SAY: Final[Callable[[str], None]] = lambda _: None  # noqa: E731
 
 
@@ -56,7 +58,7 @@ def settle_ports(
 ) -> Settings:
     """The same settings with ports that are free; strict, a taken one is PortInUse."""
     # A stack of one's own is not the one that HEDDLE_COLLECTOR or HEDDLE_CONTROLLER point at.
-    tree = settings.model_copy(deep=True, update={"collector": None, "controller": None})
+    tree = settings.model_copy(deep=True, update=OWN)
     for name, what in WHAT.items():
         port = int(getattr(tree.ports, name))
         if (name == "dashboard" and not dashboard) or (port and is_free(port, tree.host)):
@@ -94,6 +96,13 @@ def start(
         _wait(supervisor, "dashboard", f"{settings.dashboard_url}/_stcore/health")
         say(f"dashboard on {settings.dashboard_url}")
     return Stack(settings=settings, clock=clock, token=secret, has_dashboard=dashboard)
+
+
+def running(settings: Settings) -> Stack:
+    """The stack that runs at the addresses of the settings; its clock is as it says."""
+    said = ControllerClient(settings.controller_url).health()
+    clock = Clock(int(said.get("clock_origin_ns", 0)), float(said.get("clock_speed", 1.0)))
+    return Stack(settings=settings, clock=clock, token=token(settings), has_dashboard=False)
 
 
 def _wait(supervisor: Supervisor, name: str, url: str) -> None:

@@ -68,6 +68,8 @@ class Settings(BaseSettings):
     collector: str | None = None
     """Of a running collector, where it answers queries; else the port of this tree."""
     controller: str | None = None
+    otlp: str | None = None
+    """Of a running collector, where it takes spans."""
     token: str | None = None
     token_file: Path | None = None
     ports: PortSettings = PortSettings()
@@ -93,7 +95,7 @@ class Settings(BaseSettings):
     @property
     def otlp_url(self) -> str:
         """Where to send spans."""
-        return self._at(self.ports.otlp_http)
+        return self.otlp or self._at(self.ports.otlp_http)
 
     @property
     def controller_url(self) -> str:

@@ -150,6 +150,13 @@ class Supervisor:
                 raise NotHealthy(name, url, timeout_s, self.children[name].log)
             time.sleep(0.05)
 
+    def stay(self) -> None:
+        """Until Ctrl-C; ChildDied when a part of the stack ends before."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                self.check()
+                time.sleep(0.3)
+
     def stop(self) -> None:
         """Ask all to end, the collector last so that it takes the others' last spans; then kill."""
         last = [child for name, child in self.children.items() if name == "collector"]

@@ -1,0 +1,116 @@
+"""`heddle replay`: recorded trajectories through a live controller."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from heddle.app.commands import options
+
+if TYPE_CHECKING:
+    from heddle.app.compose import Stack
+    from heddle.app.settings import Settings
+
+TYPER = options.help_with(
+    "heddle replay traces.parquet --preset heddle",
+    "heddle replay traces.parquet --max-context 32768 --max-tool-wait 60 --limit 64 --json",
+)
+SPEED: Final = 100.0
+"""Of the embedded fleet: recorded tool waits add up to hours, and nobody watches a replay."""
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="Parquet, one row a step.")],
+    preset: Annotated[str | None, typer.Option(help="Preset to run it under.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N trajectories.", min=1)] = None,
+    max_context: Annotated[
+        int | None, typer.Option(help="Cut contexts to so many tokens.", min=1)
+    ] = None,
+    max_tool_wait: Annotated[
+        float | None, typer.Option(help="Cut tool waits to so many seconds.", min=0.0)
+    ] = None,
+    seed: options.Seed = 0,
+    speed: options.Speed = None,
+    gpus: options.Gpus = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    controller: options.Controller = None,
+    collector: options.Collector = None,
+    token_file: options.TokenFile = None,
+    otlp: Annotated[str | None, typer.Option(help="Where that collector takes spans.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Send the trajectories of a parquet file through the controller, and check the store."""
+    from heddle.app import recorded, show
+    from heddle.app.settings import load
+
+    limits = recorded.Limits(limit, max_context, max_tool_wait, seed)
+    recording = recorded.load(file, limits)
+    flags = {"data": data, "fleet.gpus": gpus, "fleet.model": model, "token_file": token_file}
+    there = {"controller": controller, "collector": collector, "otlp": otlp}
+    embedded = controller is None
+    pace = {"fleet.speed": speed or (SPEED if embedded else None), "fleet.seed": seed}
+    settings = load({**flags, **there, **pace})
+    for note in recording.notes:
+        show.say(note)
+    with ExitStack() as exits:
+        stack, watch = _stack(exits, settings, embedded=embedded)
+        show.say(
+            f"speed x{stack.clock.speed:g}: one recorded minute takes {60 / stack.clock.speed:.2g} s"
+        )
+        result = _play(stack, watch, recording, preset, f"replay-{file.stem}")
+    _report(result, recording.counts, json=json)
+
+
+def _stack(exits: ExitStack, settings: Settings, *, embedded: bool) -> tuple[Stack, Any]:
+    """An embedded stack, or the running one that the addresses name."""
+    from heddle.app import compose, show
+    from heddle.app.supervise import Supervisor
+
+    if not embedded:
+        return compose.running(settings), lambda: None
+    chosen = compose.settle_ports(settings, strict=False, dashboard=False, say=show.say)
+    supervisor = exits.enter_context(Supervisor(chosen.data / "logs"))
+    stack = compose.start(supervisor, chosen, dashboard=False, say=show.say)
+    return stack, supervisor.check
+
+
+def _play(
+    stack: Stack, watch: Any, recording: Any, preset: str | None, name: str
+) -> dict[str, Any]:
+    from heddle.app import show
+    from heddle.app.demo import run_name
+    from heddle.app.rollouts import Session, measure
+
+    specs = recording.trajectories
+    with Session(stack, run_name(name), watch=watch) as session:
+        if preset:
+            why = "asked for on the command line"
+            session.controller.switch(run=session.run, preset=preset, who="heddle replay", why=why)
+        with show.bar(name, len(specs)) as progress:
+            seen = session.play("replay", specs, progress)
+        held = measure(session.collector, session.run, "replay")
+    return {"run": session.run, **held, "errors": dict(seen.errors)}
+
+
+def _report(result: dict[str, Any], wanted: dict[str, int], *, json: bool) -> None:
+    """Print what the store holds; exit 1 naming what differs from the file."""
+    from heddle.app import show
+
+    keys = ("trajectories", "steps", "tool_calls", "output_tokens")
+    if json:
+        show.as_json(result)
+    else:
+        rows = [[k.replace("_", " "), f"{result[k]:,}", f"{wanted[k]:,}"] for k in keys]
+        show.table(["", "store", "file"], rows, title=f"Run {result['run']}")
+        show.OUT.print(f"makespan {result['makespan_s']:,.1f} emulated s")
+    differs = [f"{k}: {result[k]} for {wanted[k]}" for k in keys if result[k] != wanted[k]]
+    for name, count in result["errors"].items():
+        show.say(f"{count} trajectories failed: {name}")
+    if differs:
+        show.say(f"heddle: the store differs from the file: {', '.join(differs)}")
+        sys.exit(1)

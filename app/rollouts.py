@@ -1,0 +1,203 @@
+"""How is one rollout played through a running stack, and what does the store say of it?
+
+Begin over HTTP, agents drive, spans are flushed, end over HTTP, and only when the store has
+committed all of it are its numbers read. Numbers come from the store, never from the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Final
+
+from heddle.app.compose import Stack
+from heddle.app.driver import DriveResult, drive
+from heddle.app.errors import fail
+from heddle.collector.client import CollectorClient
+from heddle.collector.tracing import Emitter
+from heddle.controller.client import ControllerClient
+from heddle.controller.core.cost import lower_bounds_s
+from heddle.controller.core.types import Latency, Work
+from heddle.controller.emulator.workload import TrajectorySpec
+from heddle.models.latency import Law, load_profile
+
+SETTLE_S: Final = 30.0
+"""Committing the last spans takes under a second; a busy machine is given this long."""
+BEGIN_S: Final = 180.0
+"""A rollout's begin may stop and launch engines; it returns when the fleet serves."""
+
+Watch = Callable[[], None]
+Progress = Callable[[DriveResult], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """A stack with its clients open; `watch` raises when a process of the stack died."""
+
+    stack: Stack
+    run: str
+    watch: Watch = lambda: None
+    seed: int = 0
+    collector: CollectorClient = field(init=False)
+    controller: ControllerClient = field(init=False)
+    emitter: Emitter = field(init=False)
+
+    def __enter__(self) -> Session:
+        stack = self.stack
+        self.collector = CollectorClient(stack.query_url)
+        self.controller = ControllerClient(
+            stack.controller_url, token=stack.token, timeout_s=BEGIN_S
+        )
+        self.emitter = Emitter(stack.settings.otlp_url, service="heddle-driver")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.emitter.close(timeout_s=2.0)
+        self.controller.close()
+        self.collector.close()
+
+    def play(
+        self, rollout: str, trajectories: Sequence[TrajectorySpec], progress: Progress
+    ) -> DriveResult:
+        """Run the trajectories as that rollout, to the end, with everything in the store."""
+        self.controller.begin_rollout(
+            run=self.run,
+            rollout=rollout,
+            expected=len(trajectories),
+            groups=group_facts(trajectories),
+        )
+        result = asyncio.run(self._drive(rollout, trajectories, progress))
+        if not self.emitter.flush(SETTLE_S):
+            fail(f"the collector took no spans for {SETTLE_S:.0f} s; is its disk full?")
+        self.controller.end_rollout(rollout, run=self.run)
+        settle(self.collector, self.run, rollout, result)
+        return result
+
+    async def _drive(
+        self, rollout: str, trajectories: Sequence[TrajectorySpec], progress: Progress
+    ) -> DriveResult:
+        work = drive(
+            trajectories,
+            controller_url=self.stack.controller_url,
+            emitter=self.emitter,
+            run=self.run,
+            rollout=rollout,
+            clock=self.stack.clock,
+            seed=self.seed,
+            progress=progress,
+        )
+        return await watched(work, self.watch)
+
+
+async def watched(work: Coroutine[Any, Any, DriveResult], watch: Watch) -> DriveResult:
+    """The work's result; what `watch` raises ends the work."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=1.0)
+            watch()
+        return task.result()
+    finally:
+        task.cancel()
+
+
+def group_facts(trajectories: Sequence[TrajectorySpec]) -> list[dict[str, Any]]:
+    """What a trainer knows of its groups before the rollout: never a length."""
+    ordered = sorted(trajectories, key=lambda t: t.group_id)
+    groups = [list(of) for _, of in groupby(ordered, key=lambda t: t.group_id)]
+    return [
+        {
+            "group": of[0].group_id,
+            "task": of[0].task,
+            "samples": len(of),
+            "prompt_tokens": of[0].prompt_tokens,
+        }
+        for of in groups
+    ]
+
+
+def settle(collector: CollectorClient, run: str, rollout: str, seen: DriveResult) -> None:
+    """Wait until the store holds as many steps and tool calls as the agents saw."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        rows = collector.query("rollouts", run=run, rollout=rollout).to_dicts()
+        held = rows[0] if rows else {}
+        complete = held.get("state") == "finished" and all(
+            (held.get(name) or 0) >= expected
+            for name, expected in (
+                ("finished", seen.finished),
+                ("steps", seen.steps),
+                ("tool_calls", seen.tool_calls),
+            )
+        )
+        if complete:
+            return
+        if time.monotonic() > deadline:
+            fail(
+                f"the store holds {held.get('steps', 0)} of {seen.steps} steps and "
+                f"{held.get('tool_calls', 0)} of {seen.tool_calls} tool calls of rollout "
+                f"{rollout} after {SETTLE_S:.0f} s"
+            )
+        time.sleep(0.1)
+
+
+def measure(collector: CollectorClient, run: str, rollout: str) -> dict[str, Any]:
+    """What the store says of a finished rollout."""
+    (row,) = collector.query("rollouts", run=run, rollout=rollout).to_dicts()
+    (account,) = collector.query("accounts", run=run, rollout=rollout).to_dicts()
+    parts = collector.query("partition", run=run, rollout=rollout)
+    by_state = parts.group_by("state").sum().sort("gpu_ns", descending=True)
+    return {
+        "rollout": rollout,
+        "makespan_s": row["makespan_s"],
+        "predicted_makespan_s": row["predicted_makespan_s"],
+        "wall_ns": account["wall_ns"],
+        "gpus": account["gpus"],
+        "layout": row["layout"],
+        "gpu_ns": dict(by_state.select("state", "gpu_ns").iter_rows()),
+        "trajectories": row["trajectories"],
+        "steps": row["steps"],
+        "tool_calls": row["tool_calls"],
+        "output_tokens": row["output_tokens"],
+        "moves": row["moves"],
+    }
+
+
+def bounds_s(
+    trajectories: Sequence[TrajectorySpec], system: str, model: str, gpus: int
+) -> dict[str, float]:
+    """Makespans that no policy beats, knowing every length, by the planner's latency law."""
+    laws = {degree: _latency(law) for degree, law in load_profile(system, model).degrees.items()}
+    return lower_bounds_s([work_of(t) for t in trajectories], laws, gpus)
+
+
+def work_of(trajectory: TrajectorySpec) -> Work:
+    """All that a trajectory will ask of the fleet."""
+    return Work(
+        output_tokens=trajectory.output_tokens,
+        prompt_tokens=trajectory.prompt_tokens,
+        observation_tokens=max(sum(s.observation_tokens for s in trajectory.steps[1:]), 0),
+        steps=len(trajectory.steps),
+        tool_s=trajectory.tool_s,
+    )
+
+
+def _latency(law: Law) -> Latency:
+    return Latency(
+        degree=law.degree,
+        a_s=law.a_s,
+        b_s=law.b_s,
+        c_s=law.c_s,
+        p0_s=law.p0_s,
+        p1_s=law.p1_s,
+        p2_s=law.p2_s,
+        kv_tokens=law.kv_tokens,
+    )
+
+
+def named(trajectories: Sequence[TrajectorySpec], prefix: str) -> list[TrajectorySpec]:
+    """The same trajectories under ids of their own: ids are unique in a run, not in a rollout."""
+    return [replace(t, trajectory_id=f"{prefix}-{t.trajectory_id}") for t in trajectories]

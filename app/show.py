@@ -1,0 +1,75 @@
+"""How do commands speak: progress and remarks on stderr, results on stdout?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from heddle.app.driver import DriveResult
+
+OUT: Final = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+ERR: Final = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(sentence: str) -> None:
+    """A remark for a person."""
+    ERR.print(sentence, markup=False)
+
+
+def as_json(value: Any) -> None:
+    """The one JSON document of a --json command."""
+    import orjson
+
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
+
+
+@contextmanager
+def bar(title: str, total: int) -> Generator[Callable[[DriveResult], None], None, None]:
+    """A progress bar over trajectories; without a terminal, one line at the end."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(
+            "{task.completed:.0f}/{task.total:.0f} trajectories, {task.fields[steps]} steps"
+        ),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=ERR) as progress:
+        task = progress.add_task(title, total=total, steps=0)
+
+        def update(seen: DriveResult) -> None:
+            done = seen.finished + sum(seen.errors.values())
+            progress.update(task, completed=done, steps=seen.steps)
+
+        yield update
+
+
+@contextmanager
+def spinner(title: str) -> Generator[None, None, None]:
+    """For a wait whose length nobody knows."""
+    if not ERR.is_terminal:
+        say(f"{title} ...")
+        yield
+        return
+    with ERR.status(title):
+        yield
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None
+) -> None:
+    """Rows under headings; the first column is text, the others are figures."""
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, heading in enumerate(headings):
+        drawn.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    OUT.print(drawn)
