@@ -1,0 +1,215 @@
+"""Who runs next on an emulated engine, and who must leave when KV is short?
+
+SGLang's rules: prefill first, the queue in order and in-order break at the first that does not fit,
+preemption only when request slots are exhausted, retraction when decode finds no room. It counts
+tokens and orders requests; it knows no prices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from heddle.controller.emulator.cache import PrefixCache
+from heddle.controller.emulator.request import EngineConfig, Live
+
+# schedule_policy.py: output promised to a request counts at most this much when admitting.
+CLIP_TOKENS: Final = 4096
+# Share of the promised output set aside for each running request: 0.7, falling to 0.098 over 600
+# iterations (schedule_conservativeness 1), raised again by a retraction.
+RATIO_START: Final = 0.7
+RATIO_LEAST: Final = 0.098
+RATIO_FALL: Final = (RATIO_START - RATIO_LEAST) / 600
+# A retraction frees room for this many iterations (SGLANG_RETRACT_DECODE_STEPS).
+RETRACT_ITERATIONS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`new` tokens of one request in a prefill pass, after `prefix` tokens that are in KV."""
+
+    live: Live
+    new: int
+    prefix: int
+
+
+class Scheduler:
+    """Queue, running batch and KV accounts of one engine."""
+
+    def __init__(self, config: EngineConfig, capacity: int) -> None:
+        self.config = config
+        self.capacity = capacity
+        self.cache = PrefixCache()
+        self.waiting: list[Live] = []
+        self.running: list[Live] = []
+        self.chunked: Live | None = None
+        self.private_tokens = 0
+        self.ratio = RATIO_START
+        self.full = False
+        self.retracted = 0
+        self.preempted = 0
+
+    @property
+    def available_tokens(self) -> int:
+        """Free or evictable."""
+        return self.capacity - self.private_tokens - self.cache.locked_tokens
+
+    @property
+    def free_tokens(self) -> int:
+        return self.available_tokens - self.cache.evictable_tokens
+
+    def take(self, tokens: int) -> None:
+        """Make tokens of KV private to a request, evicting what stands in the way."""
+        self.cache.evict(tokens - self.free_tokens)
+        self.private_tokens += tokens
+
+    def admit(self, now_s: float) -> list[Part]:
+        """The next prefill pass; empty when decode may go on."""
+        parts = self._continue_chunk()
+        room = self.config.chunk_tokens - sum(part.new for part in parts)
+        if self.config.preemption_threshold is not None:
+            self.full = False
+        if self.chunked is not None or self.full or not self.waiting:
+            return parts
+        self.waiting.sort(key=self._order)
+        promised = sum(min(p.live.remaining, CLIP_TOKENS) for p in parts)
+        for live in list(self.waiting):
+            if room <= 0 or self.chunked is not None:
+                break
+            if not self._slot(live, len(parts), promised, now_s):
+                self.full = True
+                break
+            part = self._admit_one(live, room, promised, now_s)
+            if part is None:
+                self.full = bool(self.running or parts)
+                break
+            parts.append(part)
+            room -= part.new
+            promised += min(live.remaining, CLIP_TOKENS)
+        return parts
+
+    def make_room_to_decode(self, now_s: float) -> list[Live]:
+        """Retract until an iteration fits; one request always stays."""
+        gone: list[Live] = []
+        if self.available_tokens >= len(self.running):
+            return gone
+        while len(self.running) > 1 and (
+            self.available_tokens < RETRACT_ITERATIONS * len(self.running)
+        ):
+            victim = min(self.running, key=self._retraction_key)
+            self.release(victim, now_s)
+            gone.append(victim)
+        self.retracted += len(gone)
+        decoded = sum(live.out for live in self.running)
+        promised = sum(live.target for live in self.running) + 1
+        steps = RETRACT_ITERATIONS * len(self.running)
+        self.ratio = min(1.0, (decoded + steps) / promised)
+        self.full = False
+        return gone
+
+    def decay(self, iterations: int) -> None:
+        self.ratio = max(RATIO_LEAST, self.ratio - RATIO_FALL * iterations)
+
+    def release(self, live: Live, now_s: float) -> None:
+        """Back to the queue: private KV is lost, outputs are kept and prefilled again."""
+        self.running.remove(live)
+        self.drop(live)
+        live.retractions += 1
+        live.ids = live.tokens()
+        live.queued_at_s = now_s
+        self.waiting.append(live)
+
+    def keep(self, live: Live, tokens: int, now_s: float) -> None:
+        """Put the first `tokens` of it into the tree and lock them: its private KV becomes shared."""
+        ids = live.ids if tokens <= len(live.ids) else live.tokens()
+        _, node = self.cache.insert(ids[:tokens], now_s)
+        self.cache.lock(node)
+        self.drop(live)
+        live.node, live.held, live.done = node, tokens, tokens
+
+    def drop(self, live: Live) -> None:
+        """Give up its locks and its private KV."""
+        if live.node is not None:
+            self.cache.unlock(live.node)
+        self.private_tokens -= live.private
+        live.node, live.held, live.private, live.done = None, 0, 0, 0
+
+    def _order(self, live: Live) -> tuple[int, float, int]:
+        rank = -live.request.priority if self.config.priority_scheduling else 0
+        return rank, live.arrival_s, live.sequence
+
+    def _retraction_key(self, live: Live) -> tuple[int, int, int, int]:
+        """The first to go has the least output, then the longest prompt, then came last."""
+        by_priority = self.config.retraction_policy == "priority"
+        rank = live.request.priority if by_priority else 0
+        return rank, live.out, -len(live.request.ids), -live.sequence
+
+    def _continue_chunk(self) -> list[Part]:
+        live = self.chunked
+        if live is None:
+            return []
+        new = min(len(live.ids) - live.done, self.config.chunk_tokens)
+        part = Part(live, new, live.done)
+        self.take(new)
+        live.private += new
+        if live.done + new == len(live.ids):
+            self.chunked = None
+        return [part]
+
+    def _slot(self, live: Live, taking: int, promised: int, now_s: float) -> bool:
+        """A request slot, if need be by preempting."""
+        if len(self.running) + taking < self.config.max_running:
+            return True
+        if self.config.preemption_threshold is None:
+            return False
+        return self._preempt(live, promised, now_s)
+
+    def _preempt(self, live: Live, promised: int, now_s: float) -> bool:
+        threshold = self.config.preemption_threshold or 0
+        held, _ = self.cache.match(live.ids[:-1], now_s)
+        need = len(live.ids) - held + min(live.remaining, CLIP_TOKENS)
+        need -= self.available_tokens - self._reserved() - promised
+        victims: list[Live] = []
+        worst_first = sorted(self.running, key=lambda r: (r.request.priority, -r.sequence))
+        for victim in worst_first:
+            if live.request.priority - victim.request.priority <= threshold:
+                break
+            victims.append(victim)
+            need -= victim.kv_tokens + int(self.ratio * min(victim.remaining, CLIP_TOKENS))
+            if need <= 0:
+                break
+        if not victims or need > 0:
+            return False
+        for victim in victims:
+            self.release(victim, now_s)
+        self.preempted += len(victims)
+        return True
+
+    def _reserved(self) -> float:
+        """Tokens set aside for what is running or half prefilled."""
+        promised = sum(min(live.remaining, CLIP_TOKENS) for live in self.running)
+        reserved = self.ratio * promised
+        if self.chunked is not None:
+            left = len(self.chunked.ids) - self.chunked.done - self.chunked.private
+            reserved += left + min(self.chunked.remaining, CLIP_TOKENS)
+        return reserved
+
+    def _admit_one(self, live: Live, room: int, promised: int, now_s: float) -> Part | None:
+        held, node = self.cache.match(live.ids[:-1], now_s)
+        self.cache.lock(node)
+        extend = len(live.ids) - held
+        total = extend + min(live.remaining, CLIP_TOKENS)
+        if total >= self.available_tokens - self._reserved() - promised:
+            self.cache.unlock(node)
+            return None
+        live.node, live.held, live.done = node, held, held
+        new = min(extend, room)
+        self.take(new)
+        live.private = new
+        self.waiting.remove(live)
+        if new < extend:
+            self.chunked = live
+        live.queue_s += now_s - live.queued_at_s
+        live.entry_s = now_s if live.entry_s is None else live.entry_s
+        live.cached = held if live.cached is None else live.cached
+        return Part(live, new, held)

@@ -1,0 +1,386 @@
+"""What does one emulated SGLang engine do, event by event?
+
+Pure: time comes in, nothing sleeps. Between events the batch is constant, so a thousand decode
+iterations cost one closed form. The same inputs at the same times give the same events, bit for
+bit; `advance` may be called as rarely or as often as one likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from heddle.controller.emulator.admission import RATIO_START, Scheduler
+from heddle.controller.emulator.errors import BadRequest, EngineBusy
+from heddle.controller.emulator.passes import DecodePass, PrefillPass
+from heddle.controller.emulator.request import EngineConfig, Finished, Live, Request
+from heddle.controller.emulator.truth import Truth, load_truth
+
+PauseMode = Literal["abort", "retract", "in_place"]
+# A pass is planned at most this far; longer ones are planned again at the same instant.
+_MOST_ITERATIONS = 2048
+# With preemption on, SGLang tries the queue before every iteration; the queue changes only by the
+# slowly falling reserve, so trying every 16th is within one iteration's worth of it.
+_RETRY_ITERATIONS = 16
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start, for /metrics and /v1/loads."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    iterations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """What a controller polls."""
+
+    running: int
+    waiting: int
+    used_tokens: int
+    evictable_tokens: int
+    active_tokens: int
+    capacity_tokens: int
+    waiting_tokens: int
+    paused: bool
+    asleep: bool
+
+
+class Engine:
+    """One engine; every method takes the time at which it happens, never earlier than the last."""
+
+    def __init__(self, config: EngineConfig, truth: Truth | None = None) -> None:
+        self.config = config
+        self.truth = truth or load_truth(config.system, config.model, config.degree, config.truth)
+        self.scheduler = Scheduler(config, config.kv_tokens or self.truth.kv_tokens)
+        self.counters = Counters()
+        self.weight_version = "default"
+        self.paused: PauseMode | None = None
+        self.asleep: set[str] = set()
+        self.slow_s = 0.0
+        self._live: dict[str, Live] = {}
+        self._pass: PrefillPass | DecodePass | None = None
+        self._now_s = 0.0
+        self._blocked_until_s = 0.0
+        self._sequence = 0
+        self._events: list[Finished] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._live
+
+    @property
+    def live_rids(self) -> list[str]:
+        return list(self._live)
+
+    def submit(self, request: Request, now_s: float) -> None:
+        """Queue a request; refused with SGLang's sentences when it can never run."""
+        target = self._check(request)
+        self._run(now_s)
+        self._sequence += 1
+        live = Live(request, target, now_s, self._sequence)
+        self._live[request.rid] = live
+        self.scheduler.waiting.append(live)
+        if self.config.preemption_threshold is not None or not self.scheduler.full:
+            self._cut(now_s)
+        self._run(now_s)
+
+    def advance(self, now_s: float) -> list[Finished]:
+        """Everything that ended up to that time, in order, once."""
+        self._run(now_s)
+        events, self._events = self._events, []
+        return events
+
+    def next_event_s(self) -> float:
+        """When the next pass ends (a finish comes no sooner); infinite when nothing runs."""
+        if self._events:
+            return self._now_s
+        if self._pass is not None:
+            return self._pass.end_s
+        held = self.paused is not None or self.asleep or not self._live
+        return inf if held else max(self._now_s, self._blocked_until_s)
+
+    def progress(self, rid: str, now_s: float) -> int:
+        """Output tokens a running request has produced by then."""
+        live = self._live.get(rid)
+        if live is None:
+            return 0
+        running = isinstance(self._pass, DecodePass) and live in self.scheduler.running
+        if not running or not isinstance(self._pass, DecodePass):
+            return live.out
+        return min(live.out + self._pass.ended_by(now_s), live.target)
+
+    def output_so_far(self, rid: str, tokens: int) -> list[int]:
+        live = self._live.get(rid)
+        return [] if live is None else live.output(tokens).tolist()
+
+    def abort(self, rid: str | None, now_s: float) -> int:
+        """End one request, or all (None): outputs are kept, what was computed stays in the cache."""
+        self._run(now_s)
+        chosen = [x for x in self._live.values() if rid is None or x.request.rid.startswith(rid)]
+        self._cut(now_s)
+        for live in chosen:
+            live.aborting = True
+            if live in self.scheduler.waiting:
+                self.scheduler.waiting.remove(live)
+                live.queue_s += now_s - live.queued_at_s
+                self._finish(live, now_s, "abort")
+        self._run(now_s)
+        return len(chosen)
+
+    def pause(self, mode: PauseMode, now_s: float) -> None:
+        """abort: end all; in_place: freeze after this iteration; retract: running back to queue."""
+        self._run(now_s)
+        self._cut(now_s)
+        self.paused = mode
+        if mode == "abort":
+            self.abort(None, now_s)
+        self._run(now_s)
+
+    def resume(self, now_s: float) -> None:
+        self._run(now_s)
+        self.paused = None
+        self._run(now_s)
+
+    def flush(self, now_s: float) -> None:
+        """Empty the prefix cache; refused while requests run or wait."""
+        self._run(now_s)
+        if (
+            self.scheduler.running
+            or self.scheduler.chunked
+            or (self.scheduler.waiting and self.paused is None)
+        ):
+            counts = f"running {len(self.scheduler.running)}, waiting {len(self.scheduler.waiting)}"
+            raise EngineBusy(f"Cache not flushed because there are pending requests ({counts}).")  # noqa: EM102
+        self.scheduler.cache.flush()
+
+    def sleep(self, tags: set[str], now_s: float) -> float:
+        """Release memory; returns the seconds it takes. Needs an idle engine; KV is lost."""
+        self._run(now_s)
+        if (
+            self._pass is not None
+            or self.scheduler.running
+            or (self.scheduler.waiting and self.paused is None)
+        ):
+            raise EngineBusy("release_memory_occupation should be called only when server is idle.")  # noqa: EM101
+        self.asleep |= tags
+        if "kv_cache" in tags:
+            self.scheduler.cache.flush()
+        return 0.5
+
+    def wake(self, tags: set[str], now_s: float) -> float:
+        """Bring memory back; returns the seconds until requests run again."""
+        self._run(now_s)
+        back = tags & self.asleep
+        # Weights return over PCIe at about 40 GB/s a GPU; 0.5 s for the other tags.
+        share_s = self.truth.weight_bytes / self.config.degree / 40e9 if "weights" in back else 0.0
+        self.asleep -= tags
+        took_s = 0.5 + share_s
+        self._blocked_until_s = max(self._blocked_until_s, now_s + took_s)
+        self._run(now_s)
+        return took_s
+
+    def load_weights(self, version: str, now_s: float) -> float:
+        """New weights from disk at 4 GB/s; returns the seconds it takes. Flushes unless frozen."""
+        self._run(now_s)
+        if self._pass is not None or (self.scheduler.running and self.paused is None):
+            raise EngineBusy("update_weights_from_disk waits for running requests; pause first.")  # noqa: EM101
+        took_s = self.truth.weight_bytes / 4e9
+        self._blocked_until_s = max(self._blocked_until_s, now_s + took_s)
+        self.weight_version = version
+        if not self.scheduler.running:
+            self.scheduler.cache.flush()
+        return took_s
+
+    def slow_down(self, forward_sleep_s: float, now_s: float) -> None:
+        """Every iteration from now on sleeps that much longer."""
+        self._run(now_s)
+        self._cut(now_s)
+        self.slow_s = max(0.0, forward_sleep_s)
+        self._run(now_s)
+
+    def loads(self, now_s: float) -> Loads:
+        self._run(now_s)
+        s = self.scheduler
+        half = 1 if s.chunked is not None and s.chunked not in s.running else 0
+        prefilling = self._pass.parts if isinstance(self._pass, PrefillPass) else []
+        return Loads(
+            running=len(s.running) + max(half, len(prefilling)),
+            waiting=len(s.waiting),
+            used_tokens=s.private_tokens + s.cache.held_tokens,
+            evictable_tokens=s.cache.evictable_tokens,
+            active_tokens=s.private_tokens + s.cache.locked_tokens,
+            capacity_tokens=s.capacity,
+            waiting_tokens=sum(len(live.ids) for live in s.waiting),
+            paused=self.paused is not None,
+            asleep=bool(self.asleep),
+        )
+
+    def _check(self, request: Request) -> int:
+        """Output tokens it may get, or the sentence SGLang refuses it with."""
+        size = len(request.ids)
+        limit = min(self.config.context_tokens, self.scheduler.capacity) - 1
+        if request.rid in self._live:
+            raise BadRequest(f"Duplicate request ID detected: {request.rid}")  # noqa: EM102
+        if size == 0:
+            raise BadRequest("input_ids must not be empty")  # noqa: EM101
+        if size >= limit:
+            raise BadRequest(
+                f"The input ({size} tokens) is longer than the model's context length "
+                f"({limit + 1} tokens)."
+            )
+        queued = self.config.max_queued
+        if queued is not None and len(self.scheduler.waiting) >= queued:
+            raise EngineBusy("The request queue is full.")  # noqa: EM101
+        return min(request.max_new_tokens, limit - size)
+
+    def _run(self, now_s: float) -> None:
+        """Complete passes that end by then, and plan what follows at each end."""
+        while True:
+            if self._pass is None:
+                self._pass = self._plan(now_s)
+            if self._pass is None:
+                self._now_s = max(self._now_s, now_s)
+                return
+            if self._pass.end_s > now_s:
+                return
+            self._complete(self._pass)
+
+    def _cut(self, now_s: float) -> None:
+        """Let the running pass end with the iteration under way, so that the queue is looked at."""
+        if not isinstance(self._pass, DecodePass):
+            return
+        self._pass.cut(now_s)
+        if self._pass.iterations == 0:
+            self._pass = None
+
+    def _plan(self, now_s: float) -> PrefillPass | DecodePass | None:
+        if self.paused is not None or self.asleep:
+            if self.paused == "retract":
+                self._retract_all()
+            return None
+        start_s = max(self._now_s, self._blocked_until_s)
+        if start_s > now_s and start_s > self._now_s:
+            return None
+        return self._plan_at(start_s)
+
+    def _plan_at(self, start_s: float) -> PrefillPass | DecodePass | None:
+        s = self.scheduler
+        parts = s.admit(start_s)
+        if parts:
+            sizes = [(part.new, part.prefix) for part in parts]
+            took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
+            return PrefillPass(start_s, start_s + took_s, parts)
+        if not s.running:
+            s.ratio, s.full = RATIO_START, False
+            return None
+        s.make_room_to_decode(start_s)
+        return self._decode(start_s)
+
+    def _decode(self, start_s: float) -> DecodePass:
+        s, batch = self.scheduler, len(self.scheduler.running)
+        most = min(live.remaining for live in s.running)
+        most = min(most, s.available_tokens // batch, _MOST_ITERATIONS)
+        if s.waiting and (self.config.preemption_threshold is not None or not s.full):
+            most = min(most, _RETRY_ITERATIONS)
+        contexts = sum(len(live.request.ids) + live.out for live in s.running)
+        done = self.counters.iterations
+        pieces = self.truth.pieces(batch, contexts, done, max(most, 1), self.slow_s)
+        return DecodePass(start_s, batch, pieces)
+
+    def _complete(self, ended: PrefillPass | DecodePass) -> None:
+        self._pass, self._now_s = None, ended.end_s
+        if isinstance(ended, PrefillPass):
+            self._complete_prefill(ended)
+        else:
+            self._complete_decode(ended)
+
+    def _complete_prefill(self, ended: PrefillPass) -> None:
+        s, now_s = self.scheduler, ended.end_s
+        self.counters.prefill_s += ended.end_s - ended.start_s
+        self.counters.iterations += 1
+        for part in ended.parts:
+            live = part.live
+            s.keep(live, part.prefix + part.new, now_s)
+            self.counters.prompt_tokens += part.new
+            if live.done < len(live.ids):
+                if live.aborting:
+                    s.chunked = None
+                    self._finish(live, now_s, "abort")
+                continue
+            live.prefill_end_s = live.prefill_end_s or now_s
+            self._first_token(live, now_s)
+
+    def _first_token(self, live: Live, now_s: float) -> None:
+        """A complete prefill yields one token, unless none was asked for."""
+        self.scheduler.running.append(live)
+        if live.target > 0:
+            live.out += 1
+            self.counters.generated_tokens += 1
+        if live.remaining == 0 or live.aborting:
+            self._end(live, now_s)
+
+    def _complete_decode(self, ended: DecodePass) -> None:
+        s, count = self.scheduler, ended.iterations
+        s.take(count * ended.batch)
+        s.decay(count)
+        self.counters.decode_s += ended.end_s - ended.start_s
+        self.counters.iterations += count
+        self.counters.generated_tokens += count * ended.batch
+        for live in s.running:
+            live.out += count
+            live.private += count
+        for live in [x for x in s.running if x.remaining == 0 or x.aborting]:
+            self._end(live, ended.end_s)
+
+    def _end(self, live: Live, now_s: float) -> None:
+        """Leave the batch; all computed KV (the last token has none) goes to the tree."""
+        s = self.scheduler
+        s.running.remove(live)
+        s.full = False
+        s.keep(live, max(len(live.request.ids) + live.out - 1, live.kv_tokens), now_s)
+        done = live.remaining == 0
+        self._finish(live, now_s, ("stop" if live.stops else "length") if done else "abort")
+
+    def _finish(self, live: Live, now_s: float, reason: Literal["length", "stop", "abort"]) -> None:
+        self.scheduler.drop(live)
+        del self._live[live.request.rid]
+        self.counters.finished += 1
+        self.counters.aborted += reason == "abort"
+        self.counters.cached_tokens += live.cached or 0
+        self._sequence += 1
+        self._events.append(
+            Finished(
+                rid=live.request.rid,
+                at_s=now_s,
+                sequence=self._sequence,
+                reason=reason,
+                output_ids=live.output(),
+                prompt_tokens=len(live.request.ids),
+                cached_tokens=live.cached or 0,
+                arrival_s=live.arrival_s,
+                queue_s=live.queue_s,
+                entry_s=live.entry_s,
+                prefill_end_s=live.prefill_end_s,
+                retractions=live.retractions,
+                weight_version=self.weight_version,
+            )
+        )
+
+    def _retract_all(self) -> None:
+        s = self.scheduler
+        half = s.chunked
+        if half is not None:
+            s.running.append(half)
+            s.chunked = None
+        for live in list(s.running):
+            s.release(live, self._now_s)
+        s.full = False

@@ -1,0 +1,153 @@
+"""What goes into an emulated engine, what comes out, and what it keeps of a request meanwhile?
+
+Times are the engine's seconds; output token ids are a hash of content and position, so that a
+request resumed from prompt + received tokens continues exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, Literal
+
+import numpy as np
+
+from heddle.controller.emulator.cache import Ids, Node
+from heddle.controller.emulator.truth import TruthParams
+
+# Ids of generated tokens stay clear of specials at both ends of Qwen3's 151,936.
+_FIRST_ID: Final = 1_000
+_IDS: Final = 148_000
+_LETTERS: Final = np.frombuffer(b"etaoinshrdlcumwfgypbvk      ", dtype=np.uint8).astype(np.int32)
+MEAN_FREE_TOKENS: Final = 240
+"""Mean output of a request that may stop by itself (no ignore_eos)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One emulated engine; defaults are SGLang 0.5.23's where it has the setting."""
+
+    system: str = "h100_sxm"
+    model: str = "Qwen3-14B"
+    degree: int = 1
+    worker_id: str = "w0"
+    kv_tokens: int | None = None
+    """KV room; None: what the profile says fits."""
+    context_tokens: int = 131_072
+    max_running: int = 256
+    max_queued: int | None = None
+    chunk_tokens: int = 8_192
+    priority_scheduling: bool = True
+    preemption_threshold: int | None = None
+    """None: ordering only (--disable-priority-preemption), as Heddle deploys engines."""
+    retraction_policy: Literal["length", "priority"] = "length"
+    truth: TruthParams = field(default_factory=TruthParams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One generation; `salt` separates samples of one prompt (a seed or a session id)."""
+
+    rid: str
+    ids: Ids
+    max_new_tokens: int = 128
+    priority: int = 0
+    ignore_eos: bool = True
+    salt: str = ""
+    text: bool = False
+    """Generate ids that are letters, for the byte tokenizer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a request ended; `at_s` and `sequence` order events totally."""
+
+    rid: str
+    at_s: float
+    sequence: int
+    reason: Literal["length", "stop", "abort"]
+    output_ids: Ids
+    prompt_tokens: int
+    cached_tokens: int
+    arrival_s: float
+    queue_s: float
+    entry_s: float | None
+    prefill_end_s: float | None
+    retractions: int
+    weight_version: str
+
+
+class Live:
+    """A request inside the engine. KV it owns = `held` (locked in the tree) + `private`."""
+
+    __slots__ = (
+        "aborting", "arrival_s", "cached", "done", "entry_s", "held", "ids", "node", "out",
+        "prefill_end_s", "private", "queue_s", "queued_at_s", "request", "retractions", "salt",
+        "sequence", "stops", "target",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, target: int, now_s: float, sequence: int) -> None:
+        self.request = request
+        self.ids = request.ids
+        """Tokens to hold before the next decode: prompt, and outputs after a retraction."""
+        self.salt = content_salt(request)
+        self.target, self.stops = _target(request, self.salt, target)
+        self.sequence = sequence
+        self.arrival_s = self.queued_at_s = now_s
+        self.queue_s = 0.0
+        self.entry_s: float | None = None
+        self.prefill_end_s: float | None = None
+        self.out = self.done = self.held = self.private = self.retractions = 0
+        self.cached: int | None = None
+        self.node: Node | None = None
+        self.aborting = False
+
+    @property
+    def remaining(self) -> int:
+        return max(self.target - self.out, 0)
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.held + self.private
+
+    def tokens(self, out: int | None = None) -> Ids:
+        """Prompt and that many outputs."""
+        return np.concatenate([self.request.ids, self.output(out)])
+
+    def output(self, out: int | None = None) -> Ids:
+        count = self.out if out is None else out
+        return output_ids(self.salt, len(self.request.ids), count, text=self.request.text)
+
+
+def content_salt(request: Request) -> int:
+    """64 bits of the salt and the first tokens: what a resumed request shares with its first life."""
+    digest = blake2b(request.ids[:64].tobytes(), digest_size=8)
+    digest.update(request.salt.encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def output_ids(salt: int, position: int, count: int, *, text: bool = False) -> Ids:
+    """Tokens `position` .. `position + count` of the sequence with that salt."""
+    bits = _mix(salt, position, count)
+    if text:
+        return _LETTERS[(bits % np.uint64(len(_LETTERS))).astype(np.int64)]
+    return (bits % np.uint64(_IDS)).astype(np.int32) + np.int32(_FIRST_ID)
+
+
+def _target(request: Request, salt: int, most: int) -> tuple[int, bool]:
+    """Output tokens to come, and whether it stops by itself before its limit."""
+    if request.ignore_eos or most == 0:
+        return most, False
+    ends = _mix(salt ^ 0x656F73, len(request.ids), most) % np.uint64(MEAN_FREE_TOKENS) == 0
+    first = int(ends.argmax()) if ends.any() else most
+    return (first + 1, True) if first < most else (most, False)
+
+
+def _mix(salt: int, position: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """splitmix64 of consecutive positions."""
+    with np.errstate(over="ignore"):
+        z = np.arange(position, position + count, dtype=np.uint64)
+        z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))

@@ -1,0 +1,241 @@
+"""How long does an iteration of the emulated engine really take?
+
+Raw sweeps of `models/profiles/*.csv`, interpolated, plus effects outside the planner's law:
+CUDA-graph batch steps, CPU time an iteration, seeded noise. Never `heddle.models.latency`, so that
+a planner is not graded against itself. Parameters are frozen; `truth_hash` names them in results.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from math import log
+from typing import Final
+
+import numpy as np
+
+from heddle.controller.emulator.errors import EngineError
+
+# SGLang captures decode graphs for these batch sizes and pads a batch up to the next of them.
+CAPTURED: Final = (1, 2, 4, 8, 12, *range(16, 257, 8))
+HBM_GIB: Final = {"h100_sxm": 80, "h200_sxm": 141}
+# Beyond the sweep of prefix lengths a chunk is priced on the last interval's slope.
+_NOISE_TABLE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruthParams:
+    """What the sweeps do not hold; all of it is in the hash."""
+
+    graph_steps: bool = True
+    # SGLang's overlap scheduler hides most of its CPU time; what remains visible is a few 100 us.
+    cpu_iteration_s: float = 0.0003
+    cpu_sequence_s: float = 3e-6
+    prefill_cpu_s: float = 0.001
+    noise_sigma: float = 0.02
+    """Log-deviation of an iteration's time, constant over `noise_block` iterations."""
+    noise_block: int = 256
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`count` iterations, the i-th taking first_s + i * step_s."""
+
+    count: int
+    first_s: float
+    step_s: float
+
+    def lasting_s(self, iterations: int) -> float:
+        return self.first_s * iterations + self.step_s * (iterations * (iterations - 1) / 2)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Prices of one engine: (system, model, degree)."""
+
+    system: str
+    model: str
+    degree: int
+    params: TruthParams = field(default_factory=TruthParams)
+
+    @property
+    def hash(self) -> str:
+        return truth_hash(self)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens of KV that fit, by the formula the profiles state."""
+        entry = _document(self.system)["models"][self.model]["degrees"][str(self.degree)]
+        return int(entry["kv_capacity_tokens"])
+
+    @property
+    def weight_bytes(self) -> int:
+        return int(_document(self.system)["models"][self.model]["weight_bytes"])
+
+    def pieces(
+        self, batch: int, contexts: int, iteration: int, most: int, slow_s: float = 0.0
+    ) -> list[Piece]:
+        """The next `most` decode iterations of a constant batch, cut at knots and noise blocks."""
+        knots, seconds = _decode_line(self.system, self.model, self.degree, batch)
+        pad_s = self._padding_s(batch)
+        fixed_s = self.params.cpu_iteration_s + self.params.cpu_sequence_s * batch + slow_s
+        mean, done, made = contexts / batch, 0, list[Piece]()
+        while done < most:
+            at = mean + done
+            low = min(max(bisect_right(knots, at) - 1, 0), len(knots) - 2)
+            slope = (seconds[low + 1] - seconds[low]) / (knots[low + 1] - knots[low])
+            count = min(most - done, self._block_left(iteration + done))
+            if low < len(knots) - 2:
+                count = min(count, max(1, int(knots[low + 1] - at) + 1))
+            noise = self._noise(iteration + done)
+            kernel_s = seconds[low] + slope * (at - knots[low]) + pad_s
+            made.append(Piece(count, noise * kernel_s + fixed_s, noise * slope))
+            done += count
+        return made
+
+    def prefill_s(
+        self, parts: Sequence[tuple[int, int]], iteration: int, slow_s: float = 0.0
+    ) -> float:
+        """One prefill pass over (new, prefix) parts of several requests."""
+        total = sum(new for new, _ in parts)
+        pair_s = _pair_s(self.system, self.model, self.degree)
+        # One kernel launch for all; each attends to itself, not to its neighbours in the batch.
+        apart = total * total - sum(new * new for new, _ in parts)
+        kernel_s = self._prefill_point_s(total, 0) - pair_s * apart / 2
+        kernel_s += sum(
+            max(0.0, self._prefill_point_s(new, prefix) - self._prefill_point_s(new, 0))
+            for new, prefix in parts
+            if prefix
+        )
+        kernel_s = max(kernel_s, self._prefill_point_s(1, 0))
+        return kernel_s * self._noise(iteration) + self.params.prefill_cpu_s + slow_s
+
+    def _prefill_point_s(self, new: int, prefix: int) -> float:
+        news, prefixes, table = _prefill_table(self.system, self.model, self.degree)
+        column = min(max(bisect_right(prefixes, prefix) - 1, 0), len(prefixes) - 2)
+        low_s = _loglog(news, table[column], new)
+        high_s = _loglog(news, table[column + 1], new)
+        share = (prefix - prefixes[column]) / (prefixes[column + 1] - prefixes[column])
+        return low_s + (high_s - low_s) * share
+
+    def _padding_s(self, batch: int) -> float:
+        if not self.params.graph_steps or batch > CAPTURED[-1]:
+            return 0.0
+        padded = CAPTURED[bisect_left(CAPTURED, batch)]
+        return self._empty_s(padded) - self._empty_s(batch)
+
+    def _empty_s(self, batch: int) -> float:
+        """The line of that batch extrapolated to no context: its matrices alone."""
+        knots, seconds = _decode_line(self.system, self.model, self.degree, batch)
+        slope = (seconds[1] - seconds[0]) / (knots[1] - knots[0])
+        return seconds[0] - slope * knots[0]
+
+    def _block_left(self, iteration: int) -> int:
+        return self.params.noise_block - iteration % self.params.noise_block
+
+    def _noise(self, iteration: int) -> float:
+        if self.params.noise_sigma == 0.0:
+            return 1.0
+        table = _noise_table(self.params.seed, self.params.noise_sigma)
+        return table[iteration // self.params.noise_block % _NOISE_TABLE]
+
+
+def load_truth(system: str, model: str, degree: int, params: TruthParams | None = None) -> Truth:
+    """The truth of one engine, or a sentence naming what is known."""
+    name = model.rsplit("/", 1)[-1]
+    if system not in HBM_GIB:
+        known = ", ".join(sorted(HBM_GIB))
+        raise EngineError(f"no sweep for system {system!r}; known systems are {known}")  # noqa: EM102
+    rows = _sweep("decode", system)
+    models = sorted({row["model"] for row in rows})
+    if name not in models:
+        raise EngineError(f"no sweep for model {model!r}; known models are {', '.join(models)}")  # noqa: EM102
+    degrees = sorted({int(row["tp"]) for row in rows if row["model"] == name})
+    if degree not in degrees:
+        raise EngineError(f"no sweep for degree {degree}; known degrees are {degrees}")  # noqa: EM102
+    return Truth(system, name, degree, params or TruthParams())
+
+
+def truth_hash(truth: Truth) -> str:
+    """12 hex digits of the sweeps and every parameter: printed with results."""
+    said = {"truth": [truth.system, truth.model, truth.degree], **asdict(truth.params)}
+    digest = blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=6)
+    for kind in ("decode", "prefill"):
+        digest.update((files("heddle.models.profiles") / f"{kind}_{truth.system}.csv").read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _document(system: str) -> dict[str, dict[str, dict[str, dict[str, dict[str, int]]]]]:
+    return json.loads((files("heddle.models.profiles") / f"{system}.json").read_text("utf-8"))
+
+
+@lru_cache(maxsize=4)
+def _sweep(kind: str, system: str) -> list[dict[str, str]]:
+    path = files("heddle.models.profiles") / f"{kind}_{system}.csv"
+    with path.open(encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def _rows(kind: str, system: str, model: str, degree: int) -> list[dict[str, str]]:
+    rows = _sweep(kind, system)
+    return [row for row in rows if row["model"] == model and row["tp"] == str(degree)]
+
+
+@lru_cache(maxsize=4096)
+def _decode_line(
+    system: str, model: str, degree: int, batch: int
+) -> tuple[list[float], list[float]]:
+    """Seconds an iteration of that batch takes at the sweep's mean contexts."""
+    rows = _rows("decode", system, model, degree)
+    starts = sorted({int(row["ctx_start"]) for row in rows})
+    columns = [sorted((int(r["batch"]), float(r["tpot_ms"]) / 1e3) for r in rows
+                      if int(r["ctx_start"]) == start) for start in starts]  # fmt: skip
+    # The sweep decodes 64 tokens from ctx_start: its mean context lies 32 further.
+    knots = [start + 32.0 for start in starts]
+    return knots, [_linear([float(b) for b, _ in c], [s for _, s in c], batch) for c in columns]
+
+
+@lru_cache(maxsize=64)
+def _prefill_table(
+    system: str, model: str, degree: int
+) -> tuple[list[float], list[float], list[list[float]]]:
+    rows = _rows("prefill", system, model, degree)
+    cells = {(int(r["prefix_tokens"]), int(r["new_tokens"])): float(r["ttft_ms"]) for r in rows}
+    prefixes, news = (sorted({key[i] for key in cells}) for i in (0, 1))
+    table = [[cells[prefix, new] / 1e3 for new in news] for prefix in prefixes]
+    return [float(n) for n in news], [float(p) for p in prefixes], table
+
+
+@lru_cache(maxsize=64)
+def _pair_s(system: str, model: str, degree: int) -> float:
+    """Seconds of attention a (new, earlier) token pair costs, from the deepest prefix of n=1024."""
+    news, prefixes, table = _prefill_table(system, model, degree)
+    row = news.index(1024.0)
+    return max(0.0, table[-1][row] - table[0][row]) / (1024.0 * prefixes[-1])
+
+
+@lru_cache(maxsize=16)
+def _noise_table(seed: int, sigma: float) -> list[float]:
+    rng = np.random.default_rng([seed, 0x6E6F69])
+    return [float(x) for x in np.exp(sigma * rng.standard_normal(_NOISE_TABLE))]
+
+
+def _linear(xs: list[float], ys: list[float], x: float) -> float:
+    low = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
+    return ys[low] + (ys[low + 1] - ys[low]) * (x - xs[low]) / (xs[low + 1] - xs[low])
+
+
+def _loglog(xs: list[float], ys: list[float], x: float) -> float:
+    """Straight in the logarithms; flat below the sweep (the weights are read for one token too)."""
+    x = max(x, xs[0])
+    low = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
+    slope = log(ys[low + 1] / ys[low]) / log(xs[low + 1] / xs[low])
+    return ys[low] * (x / xs[low]) ** slope
