@@ -36,7 +36,7 @@ class CollectorClient:
         """The rows and how many there are without `limit`: the N and M of "N of M"."""
         asked = {key: _param(value) for key, value in filters.items() if value is not None}
         reply = self._get(f"/v1/q/{name}", asked)
-        if reply.status_code != httpx.codes.OK:
+        if reply.status_code != 200:
             raise QueryRefused(_sentence(reply))
         frame = pl.read_ipc_stream(reply.content)
         return frame, int(reply.headers.get(TOTAL_HEADER, frame.height))

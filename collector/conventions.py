@@ -59,7 +59,11 @@ def _a(
 
 ATTRIBUTES: Final = (
     # whose
-    _a("gen_ai.operation.name", "string", "op", "", "what the span is"),
+    _a(
+        "gen_ai.operation.name", "string", "op", "", "what the span is",
+        "openinference.span.kind", "traceloop.span.kind", "langfuse.observation.type",
+        "llm.request.type",
+    ),
     _a("heddle.run.id", "string", "run_id", "", "the training experiment"),
     _a("heddle.rollout.id", "string", "rollout_id", "", "the generation phase of the run"),
     _a("heddle.rollout.kind", "string", "", "", "train or validate"),
@@ -166,6 +170,14 @@ ATTRIBUTES: Final = (
     _a("heddle.switch.who", "string", "switch_who", "", "who asked"),
     _a("heddle.switch.why", "string", "switch_why", "", "the reason given"),
 )
+
+OPERATIONS: Final = {
+    "llm": CHAT, "generation": CHAT, "completion": CHAT, "tool": EXECUTE_TOOL, "agent": INVOKE_AGENT,
+}
+"""What other dialects call an operation, in lower case; every other value is kept as sent."""
+
+STEP_OPS: Final = (CHAT, "text_completion", "generate_content")
+"""Operations that are one LLM call."""
 
 NAMES: Final = {a.name: a for a in ATTRIBUTES}
 COLUMNS: Final = {a.column: a for a in ATTRIBUTES if a.column}

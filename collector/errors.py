@@ -6,6 +6,8 @@ CollectorError
 ├── PortInUse              another process listens there
 ├── StoreHeld              another process holds the database file
 ├── StoreTooNew            a later Heddle wrote the file
+├── StoreUnwritable        the disk or the database refuses to write
+├── Unstorable             this request holds something the store cannot keep
 └── Overloaded             more bytes wait for the disk than the bound allows: try again later
 """
 
@@ -52,3 +54,11 @@ class Overloaded(CollectorError):
             f"send again in {retry_after_s} s"
         )
         self.retry_after_s = retry_after_s
+
+
+class StoreUnwritable(CollectorError):
+    """The disk or the database refuses to write; what was sent is not stored."""
+
+
+class Unstorable(CollectorError):
+    """This request holds something the store cannot keep; sending it again does not help."""

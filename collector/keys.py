@@ -1,0 +1,69 @@
+"""Has this span been stored already, and when did it end?
+
+An index in memory: one 64-bit key and the end of every stored span, 16 bytes each (80 MB for 5
+million), in sorted runs that double in size. It spares each commit a join with all that is stored.
+Keys are span id xor both halves of the trace id: span ids are random or hashed already, so two of
+5 million spans share a key with a chance of about one in a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNKNOWN: Final = -2
+"""`ends` of a key that is not stored; an open end is -1."""
+
+Ends = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
+
+def hashes(trace_ids: Sequence[str], span_ids: Sequence[str]) -> Hashes:
+    """One 64-bit key per span."""
+    traces = _words(trace_ids, 2)
+    return traces[:, 0] ^ traces[:, 1] ^ _words(span_ids, 1)[:, 0]
+
+
+def _words(ids: Sequence[str], words: int) -> Hashes:
+    joined = np.frombuffer(bytes.fromhex("".join(ids)), dtype=">u8")
+    return joined.astype(np.uint64).reshape(-1, words)
+
+
+class Keys:
+    """Sorted runs of keys; a later `put` of a key shadows the earlier one."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Hashes, Ends]] = []
+
+    def __len__(self) -> int:
+        return sum(len(keys) for keys, _ in self._runs)
+
+    def ends(self, keys: Hashes) -> Ends:
+        """The stored end of each key: UNKNOWN if not stored, -1 if stored without one."""
+        found = np.full(len(keys), UNKNOWN, dtype=np.int64)
+        for known, ends in self._runs:
+            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            hit = known[at] == keys
+            found[hit] = np.maximum(found[hit], ends[at[hit]])
+        return found
+
+    def put(self, keys: Hashes, ends: Ends) -> None:
+        """Remember these; of equal keys the latest end counts."""
+        if not len(keys):
+            return
+        self._runs.append(_sorted(keys, ends))
+        while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
+            last, before = self._runs.pop(), self._runs.pop()
+            both = np.concatenate([before[0], last[0]]), np.concatenate([before[1], last[1]])
+            self._runs.append(_sorted(*both))
+
+
+def _sorted(keys: Hashes, ends: Ends) -> tuple[Hashes, Ends]:
+    order = np.lexsort((ends, keys))
+    keys, ends = keys[order], ends[order]
+    # Of a stretch of equal keys the last has the latest end.
+    last = np.append(keys[1:] != keys[:-1], True)
+    return keys[last], ends[last]

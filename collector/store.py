@@ -1,0 +1,178 @@
+"""How do spans reach the disk, and how does anyone read them?
+
+One DuckDB file, one writer thread with group commit, a cursor per reader. `append` returns a future
+that is done once the spans are durable. What waits for the disk is bounded by bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from heddle.collector.columns import SCHEMA
+from heddle.collector.commit import Committer
+from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable, Unstorable
+from heddle.collector.store_file import open_file
+
+FILE_NAME: Final = "heddle.duckdb"
+# Commits that follow one another closer than this wait for company; a lone one does not wait.
+WINDOW_S: Final = 0.05
+MAX_ROWS: Final = 20_000
+BOUND_BYTES: Final = 64 << 20
+_DATA_ERRORS: Final = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.DataError)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Item:
+    """One request waiting for the disk; no table asks only whether writing works."""
+
+    table: Any
+    size_bytes: int
+    done: Future[int] = field(default_factory=Future[int])
+
+
+class Store:
+    """Owns the file; `close` commits what it holds."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        memory_limit: str = "1GB",
+        threads: int = 2,
+        bound_bytes: int = BOUND_BYTES,
+        window_s: float = WINDOW_S,
+    ) -> None:
+        opened = open_file(path, memory_limit=memory_limit, threads=threads)
+        self.path, self.notice = path, opened.notice
+        self.bound_bytes = bound_bytes
+        self.waiting_bytes = 0
+        self.stored = self.duplicates = self.failures = 0
+        self._window_s = window_s
+        self._connection = opened.connection
+        self._committer = Committer(opened.connection.cursor())
+        self._queue: queue.Queue[_Item | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._committed_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="heddle-writer", daemon=True)
+        self._thread.start()
+
+    def append(self, table: Any, size_bytes: int) -> Future[int]:
+        """Queue a table of columns.SCHEMA; the future is done once it is durable.
+
+        Overloaded when the bytes would pass the bound; a request alone is always taken.
+        """
+        with self._lock:
+            if self._closed:
+                message = "the collector is shutting down"
+                raise StoreUnwritable(message)
+            waiting = self.waiting_bytes
+            if waiting and waiting + size_bytes > self.bound_bytes:
+                raise Overloaded(waiting, self.bound_bytes)
+            self.waiting_bytes = waiting + size_bytes
+            item = _Item(table, size_bytes)
+            self._queue.put(item)
+        return item.done
+
+    def probe(self) -> Future[int]:
+        """Write a heartbeat the way spans are written."""
+        return self.append(None, 0)
+
+    @contextmanager
+    def reading(self) -> Generator[duckdb.DuckDBPyConnection, None, None]:
+        """A cursor for one reader in one thread."""
+        with self._lock:
+            cursor = self._connection.cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    def close(self) -> None:
+        """Commit what waits, then close the file."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+        self._committer.close()
+        self._connection.close()
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            items, going = self._gather()
+            if items:
+                self._commit(items)
+                self._committed_at = time.monotonic()
+
+    def _gather(self) -> tuple[list[_Item], bool]:
+        """Wait for one request, then for company until the window or the rows are full."""
+        first = self._queue.get()
+        if first is None:
+            return [], False
+        items, rows = [first], _rows(first)
+        while rows < MAX_ROWS:
+            wait_s = self._committed_at + self._window_s - time.monotonic()
+            try:
+                item = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                return items, False
+            items.append(item)
+            rows += _rows(item)
+        return items, True
+
+    def _commit(self, items: list[_Item]) -> None:
+        try:
+            self._store(items)
+        except Exception as error:  # noqa: BLE001 (the writer must live; senders are told, counted)
+            if len(items) > 1:
+                # One request must not take its neighbours with it.
+                for item in items:
+                    self._commit([item])
+                return
+            self._fail(items[0], error)
+
+    def _store(self, items: list[_Item]) -> None:
+        tables = [item.table for item in items if item.table is not None]
+        together = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+        stored = self._committer.commit(together, heartbeat=len(tables) < len(items))
+        self.stored += stored
+        self.duplicates += together.num_rows - stored
+        for item in items:
+            self._release(item)
+            item.done.set_result(_rows(item))
+
+    def _fail(self, item: _Item, error: Exception) -> None:
+        self.failures += 1
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        _log.error("a commit to %s failed: %s", self.path, first)
+        told: CollectorError = StoreUnwritable(f"{self.path} cannot be written: {first}")
+        if isinstance(error, _DATA_ERRORS):
+            told = Unstorable(f"these spans cannot be stored: {first}")
+        self._release(item)
+        item.done.set_exception(told)
+
+    def _release(self, item: _Item) -> None:
+        with self._lock:
+            self.waiting_bytes -= item.size_bytes
+
+
+def _rows(item: _Item) -> int:
+    return 0 if item.table is None else item.table.num_rows

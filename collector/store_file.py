@@ -1,0 +1,144 @@
+"""How is the collector's database file opened, and what if it is held, damaged or too new?
+
+A damaged file is set aside under another name, never deleted, and a fresh one opened in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from heddle.collector import conventions as c
+from heddle.collector.columns import SCHEMA
+from heddle.collector.errors import CollectorError, StoreHeld, StoreTooNew
+
+SCHEMA_VERSION: Final = 1
+TABLES: Final = ("spans", "markers")
+_SQL: Final = {
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.int8(): "TINYINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+}
+# What DuckDB 2.0 says of a file that is cut short, overwritten, or no database at all.
+_DAMAGED: Final = (
+    "not a valid DuckDB database",
+    "Corrupt database file",
+    "Could not read enough bytes",
+    "checksum",
+    "replaying WAL",
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection to a file with the current schema; `notice` says what was set aside, if so."""
+
+    connection: duckdb.DuckDBPyConnection
+    notice: str = ""
+
+
+def open_file(path: Path, *, memory_limit: str, threads: int) -> Opened:
+    """Open or make the file; StoreHeld, StoreTooNew or CollectorError when that must not be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory_limit,
+        "threads": threads,
+        "preserve_insertion_order": False,
+    }
+    try:
+        return Opened(_ready(path, config))
+    except duckdb.Error as error:
+        if not any(sign in str(error) for sign in _DAMAGED):
+            raise _refusal(path, error) from error
+        notice = _set_aside(path, error)
+    return Opened(_ready(path, config), notice)
+
+
+def _ready(
+    path: Path, config: dict[str, str | bool | int | float | list[str]]
+) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(str(path), config=config)
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS heddle_schema (version INTEGER, conventions VARCHAR);"
+        "CREATE TABLE IF NOT EXISTS heartbeat (at_ns BIGINT);"
+    )
+    rows = connection.execute("SELECT max(version) FROM heddle_schema").fetchall()
+    version: int | None = rows[0][0]
+    if version is not None and version > SCHEMA_VERSION:
+        message = (
+            f"{path} was written by a later Heddle (schema {version}, this one knows "
+            f"{SCHEMA_VERSION}): upgrade Heddle or choose another data directory"
+        )
+        raise StoreTooNew(message)
+    for table in TABLES:
+        connection.execute(_create(table))
+        _add_columns(connection, table)
+    connection.execute(Path(__file__).with_name("schema.sql").read_text())
+    if version is None:
+        connection.execute("INSERT INTO heddle_schema VALUES (?, ?)", [SCHEMA_VERSION, c.VERSION])
+        connection.execute("INSERT INTO heartbeat VALUES (0)")
+
+
+def _create(table: str) -> str:
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in _columns().items())
+    return f"CREATE TABLE IF NOT EXISTS {table} ({columns})"
+
+
+def _columns() -> dict[str, str]:
+    return {f.name: "VARIANT" if f.name == "attrs" else _SQL[f.type] for f in SCHEMA}
+
+
+def _add_columns(connection: duckdb.DuckDBPyConnection, table: str) -> None:
+    """An attribute that got a column after the file was made."""
+    rows = connection.execute(f"DESCRIBE {table}").fetchall()
+    present = {str(row[0]) for row in rows}
+    for name, kind in _columns().items():
+        if name not in present:
+            connection.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {kind}')
+
+
+def _refusal(path: Path, error: duckdb.Error) -> CollectorError:
+    text = str(error)
+    if "Conflicting lock" in text or "Could not set lock" in text:
+        holder = text.split("(PID ")[1].split(")")[0] if "(PID " in text else "unknown"
+        message = (
+            f"another process holds {path} (PID {holder}): stop it, or give this collector "
+            "another data directory"
+        )
+        return StoreHeld(message)
+    return CollectorError(f"{path} cannot be opened: {text.splitlines()[0]}")
+
+
+def _set_aside(path: Path, error: duckdb.Error) -> str:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    kept = path.with_name(f"{path.name}.corrupt-{stamp}")
+    number = 1
+    while kept.exists():
+        kept = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+        number += 1
+    path.rename(kept)
+    log = path.with_name(path.name + ".wal")
+    if log.exists():
+        log.rename(kept.with_name(kept.name + ".wal"))
+    reason = str(error).splitlines()[0]
+    notice = f"{path} was damaged ({reason}); it is kept as {kept.name} and a fresh file is in use"
+    _log.error(notice)
+    return notice
