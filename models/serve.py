@@ -100,7 +100,7 @@ class Learned:
         columns = columns_of(queries) | self._priors(queries)
         return lengths_of(log_quantiles(self._weights, matrix(columns)))
 
-    def _priors(self, queries: Sequence[Query]) -> Mapping[str, Floats]:
+    def _priors(self, queries: Sequence[Query]) -> dict[str, Floats]:
         history = self.history
         priors = history.predict_many(queries)
         logs = np.log(np.maximum([[p.p10, p.p50, p.p90] for p in priors], 1.0))

@@ -1,0 +1,139 @@
+"""How good is the network on groups it never saw, and which networks serve afterwards?
+
+Folds of whole groups (or task families, or rollouts). Each network is fitted on all folds but two:
+one stops its training, one scores it. The scored predictions together cover every row once; the
+networks together are what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from heddle.models.errors import DatasetError
+from heddle.models.evaluate import KS
+from heddle.models.features import COLUMNS, PRIOR, Floats, matrix
+from heddle.models.length import Examples, FitArgs, LengthNet, export, fit
+from heddle.models.priors import history_of, with_priors
+from heddle.models.serve import PRIOR_AT, Weights, log_quantiles
+
+Split = Literal["group", "task", "rollout"]
+Progress = Callable[[float, str], None]
+"""Called with the part done (0 to 1) and a sentence."""
+SPLIT_COLUMN: Final[dict[Split, str]] = {
+    "group": "group_id",
+    "task": "task",
+    "rollout": "rollout_id",
+}
+TOOL_HIDDEN: Final = 0.5
+"""Of training rows forget the tool's name: a fleet whose client sends no tool spans has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossfit:
+    """Held-out predictions for every row, in ln tokens, and the ensemble that made them."""
+
+    rows: pl.DataFrame
+    x: Floats
+    """The feature matrix each row was scored on."""
+    learned: Floats
+    history: Floats
+    weights: Weights
+
+
+def folds_of(rows: pl.DataFrame, split: Split, folds: int, seed: int) -> NDArray[np.int64]:
+    """Which fold each row belongs to; whole groups (tasks, rollouts) stay together."""
+    names = rows[SPLIT_COLUMN[split]].fill_null("").to_numpy()
+    kinds, inverse = np.unique(names.astype(str), return_inverse=True)
+    if len(kinds) < 3:
+        message = f"{len(kinds)} {split}s cannot make 3 folds; record more, or split by group"
+        raise DatasetError(message)
+    places = np.random.default_rng(seed).permutation(len(kinds)) % min(folds, len(kinds))
+    return places[inverse]
+
+
+def examples(rows: pl.DataFrame) -> Examples:
+    """Rows with priors as arrays; later steps weigh less, as 1/sqrt(1 + k), never by length."""
+    y = np.log(np.maximum(rows["remaining_tokens"].cast(pl.Float64).to_numpy(), 1.0))
+    weight = 1.0 / np.sqrt(1.0 + rows["steps_so_far"].cast(pl.Float64).to_numpy())
+    return Examples(features(rows), y, rows["truncated"].to_numpy().astype(np.float64), weight)
+
+
+def features(rows: pl.DataFrame) -> Floats:
+    """The feature matrix of rows with priors."""
+    names = (*COLUMNS, "tool_bucket", *PRIOR)
+    return matrix({name: rows[name].cast(pl.Float64).to_numpy() for name in names})
+
+
+def crossfit(
+    rows: pl.DataFrame, split: Split, folds: int, args: FitArgs, progress: Progress
+) -> Crossfit:
+    """Fit one network a fold and predict each row by the network that saw nothing of its fold."""
+    fold = folds_of(rows, split, folds, args.seed)
+    count = int(fold.max()) + 1
+    x, learned = np.empty((0, 0)), np.empty((rows.height, 3))
+    nets: list[LengthNet] = []
+    for f in range(count):
+        progress(f / count, f"fitting network {f + 1} of {count}")
+        held, net = _one(rows, fold, f, count, args)
+        x = x if x.size else np.empty((rows.height, held.shape[1]))
+        x[fold == f] = held
+        learned[fold == f] = log_quantiles(export([net]), held)
+        nets.append(net)
+    learned, widen = _calibrated(rows, learned, fold)
+    progress(1.0, "comparing on held-out groups")
+    return Crossfit(rows, x, learned, _as_history(x), export(nets, widen))
+
+
+def _one(
+    rows: pl.DataFrame, fold: NDArray[np.int64], f: int, count: int, args: FitArgs
+) -> tuple[Floats, LengthNet]:
+    stop = (f + 1) % count
+    known = rows.filter((fold != f) & (fold != stop))
+    history = history_of(known)
+    rng = np.random.default_rng([args.seed, f])
+    train = _forget_tools(with_priors(known, history, rng), rng)
+    validation = with_priors(rows.filter(fold == stop), history)
+    net, _ = fit(examples(train), examples(validation), args)
+    return features(with_priors(rows.filter(fold == f), history)), net
+
+
+def _forget_tools(rows: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
+    forget = pl.Series(rng.random(rows.height) < TOOL_HIDDEN)
+    bucket = pl.when(forget).then(-1).otherwise(pl.col("tool_bucket"))
+    return rows.with_columns(tool_bucket=bucket)
+
+
+def _as_history(x: Floats) -> Floats:
+    at, low, high = PRIOR_AT
+    return np.stack([x[:, at] - x[:, low], x[:, at], x[:, at] + x[:, high]], axis=1)
+
+
+def _calibrated(
+    rows: pl.DataFrame, log_q: Floats, fold: NDArray[np.int64]
+) -> tuple[Floats, tuple[float, float]]:
+    """Each fold's intervals widened by what the other folds missed, and the factors of all."""
+    y = np.log(np.maximum(rows["remaining_tokens"].cast(pl.Float64).to_numpy(), 1.0))
+    scored = np.isin(rows["steps_so_far"].to_numpy(), KS) & ~rows["truncated"].to_numpy()
+    out = log_q.copy()
+    for f in range(int(fold.max()) + 1):
+        others, own = scored & (fold != f), fold == f
+        below, above = np.exp(_widening(log_q[others], y[others]))
+        out[own, 0] = log_q[own, 1] - below * (log_q[own, 1] - log_q[own, 0])
+        out[own, 2] = log_q[own, 1] + above * (log_q[own, 2] - log_q[own, 1])
+    return out, _widening(log_q[scored], y[scored])
+
+
+def _widening(log_q: Floats, y: Floats) -> tuple[float, float]:
+    """ln factors on the spreads below and above that put a tenth outside each, within 1/2 to 2."""
+    if len(y) == 0:
+        return 0.0, 0.0
+    below = np.quantile((log_q[:, 1] - y) / (log_q[:, 1] - log_q[:, 0]), 0.9)
+    above = np.quantile((y - log_q[:, 1]) / (log_q[:, 2] - log_q[:, 1]), 0.9)
+    low, high = np.log(np.clip([below, above], 0.5, 2.0)).tolist()
+    return low, high
