@@ -102,21 +102,24 @@ class Beliefs:
 
     def survives(self, trajectory: LiveTrajectory) -> None:
         """It took one more step: its siblings may be longer than the early finishers say."""
+        if trajectory.group is None:
+            return
         self.of(trajectory.run).survives(
-            _group(trajectory), trajectory.id, trajectory.output_tokens, task=trajectory.task
+            trajectory.group, trajectory.id, trajectory.output_tokens, task=trajectory.task
         )
 
     def finished(self, trajectory: LiveTrajectory, truncated: bool = False) -> None:  # noqa: FBT001
         """It ended; a truncated one would have gone on."""
         if trajectory.output_tokens == 0:
             return
-        self.of(trajectory.run).observe(
-            _group(trajectory),
-            trajectory.output_tokens,
-            censored=truncated,
-            task=trajectory.task,
-            trajectory=trajectory.id,
-        )
+        if trajectory.group is not None:
+            self.of(trajectory.run).observe(
+                trajectory.group,
+                trajectory.output_tokens,
+                censored=truncated,
+                task=trajectory.task,
+                trajectory=trajectory.id,
+            )
         seen = self.seen.setdefault(trajectory.run, Seen())
         seen.finished += 1
         seen.total_tokens += trajectory.output_tokens
@@ -149,7 +152,7 @@ class Beliefs:
 
 
 def _group(trajectory: LiveTrajectory) -> str:
-    # Without a group a trajectory is its own: nobody's siblings learn from it.
+    # Without a group it is alone: nothing is learned from it, the task's level answers.
     return trajectory.group or f"alone/{trajectory.id}"
 
 

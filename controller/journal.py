@@ -7,13 +7,14 @@ active predictor. One SQLite file, committed at each call; a few dozen microseco
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS workers (id TEXT PRIMARY KEY, url TEXT NOT NULL, degree INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS workers (
+    id TEXT PRIMARY KEY, url TEXT NOT NULL, degree INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS switches (
     run TEXT, choice TEXT, policy TEXT NOT NULL, PRIMARY KEY (run, choice));
 CREATE TABLE IF NOT EXISTS audit (
@@ -71,13 +72,15 @@ class Journal:
         """(id, url, degree) of the registered ones, by id."""
         return self._db.execute("SELECT id, url, degree FROM workers ORDER BY id").fetchall()
 
-    def switch(self, changes: Iterable[Change]) -> list[Change]:
-        """Write changes and their audit as one; returns them with their versions."""
+    def switch(
+        self, run: str, in_force: Mapping[str, str], changes: Iterable[Change]
+    ) -> list[Change]:
+        """Write what is in force and its audit as one; returns the changes with their versions."""
         written: list[Change] = []
         self._db.execute("BEGIN IMMEDIATE")
+        rows = [(run, choice, policy) for choice, policy in in_force.items()]
+        self._db.executemany("INSERT OR REPLACE INTO switches VALUES (?, ?, ?)", rows)
         for change in changes:
-            row = (change.run, change.choice, change.after)
-            self._db.execute("INSERT OR REPLACE INTO switches VALUES (?, ?, ?)", row)
             cursor = self._db.execute(
                 "INSERT INTO audit (run, at_ns, choice, before, after, who, why)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -81,6 +81,9 @@ class LiveTrajectory:
     trace: tuple[str, str] | None = None
     worker: str | None = None
     steps: int = 0
+    """Finished ones."""
+    attempts: dict[int, int] = field(default_factory=dict[int, int])
+    """How often each step index arrived or was sent again."""
     prompt_tokens: int = 0
     context_tokens: int = 0
     output_tokens: int = 0

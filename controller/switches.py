@@ -42,7 +42,7 @@ class Switchboard:
         why: str,
         at_ns: int,
     ) -> list[Change]:
-        """All or nothing: an unknown name raises and nothing changes. What is equal is no change."""
+        """All or nothing: an unknown name raises and changes nothing. Equal is no change."""
         run = run or EVERY_RUN
         before = self.of(run)
         wanted = preset_switches(preset) if preset is not None else before
@@ -54,9 +54,10 @@ class Switchboard:
             )
             if old != new
         ]
-        written = self._journal.switch(differing)
-        if written:
-            self._of[run] = after
+        if not differing:
+            return []
+        written = self._journal.switch(run, asdict(after), differing)
+        self._of[run] = after
         return written
 
     def audit(self, limit: int = 200) -> list[Change]:

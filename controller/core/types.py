@@ -76,7 +76,7 @@ class Trajectory:
     @property
     def is_fresh(self) -> bool:
         """Whether its first step has not been released yet."""
-        return self.steps == 0
+        return self.steps == 0 and self.worker is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

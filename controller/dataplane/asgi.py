@@ -1,0 +1,74 @@
+"""How does raw ASGI read a body, notice that the client left, and answer?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import orjson
+
+from heddle.controller.errors import ControllerError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class TooLarge(ControllerError):
+    """The body is larger than the data plane takes."""
+
+    status = 413
+
+
+class ClientLeft(Exception):  # noqa: N818 (an event, not a mistake)
+    """The connection closed before the body was whole."""
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The whole body; TooLarge beyond the limit."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            message_ = f"the body is larger than {limit >> 20} MiB"
+            raise TooLarge(message_)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def until_left(receive: Receive) -> None:
+    """Return when the client closes its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        await asyncio.sleep(0)
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Names in lower case; of repeated ones the last counts."""
+    return {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+
+
+async def answer(
+    send: Send, status: int, body: bytes, content_type: str, extra: Headers = ()
+) -> None:
+    """One whole response."""
+    await begin(send, status, content_type, [*extra, (b"content-length", b"%d" % len(body))])
+    await send({"type": "http.response.body", "body": body})
+
+
+async def begin(send: Send, status: int, content_type: str, extra: Headers = ()) -> None:
+    """The head of a response."""
+    headers = [(b"content-type", content_type.encode("latin-1", "replace")), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def fail(send: Send, status: int, sentence: str, extra: Headers = ()) -> None:
+    """An error as JSON: {"error": sentence}."""
+    await answer(send, status, orjson.dumps({"error": sentence}), "application/json", extra)

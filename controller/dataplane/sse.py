@@ -1,0 +1,62 @@
+"""What do the events of a stream say, while its bytes pass through untouched?
+
+Events end at an empty line. The one event a client did not ask for (the usage chunk requested on
+its behalf) is taken out; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+_END: Final = b"\n\n"
+_DATA: Final = b"data:"
+
+
+class Watch:
+    """Remembers the last JSON event; `swallow_usage` holds back events without choices."""
+
+    def __init__(self, *, swallow_usage: bool = False) -> None:
+        self._swallow = swallow_usage
+        self._rest = b""
+        self._last = b""
+        self.usage: Any = None
+        self.choice: Any = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Bytes to pass on now."""
+        *events, self._rest = (self._rest + chunk).split(_END)
+        kept: list[bytes] = []
+        for event in events:
+            if self._swallow and self._is_usage(event):
+                continue
+            kept.append(event + _END)
+            if event.startswith(_DATA) and not event.endswith(b"[DONE]"):
+                self._last = event
+        return b"".join(kept) if self._swallow else chunk
+
+    def flush(self) -> bytes:
+        """What is left when the stream ends without an empty line."""
+        rest, self._rest = self._rest, b""
+        return rest if self._swallow else b""
+
+    def last(self) -> Any:
+        """The last event's JSON; None when there was none."""
+        return _json(self._last)
+
+    def _is_usage(self, event: bytes) -> bool:
+        if b'"usage"' not in event:
+            return False
+        found = _json(event)
+        if not isinstance(found, dict) or not found.get("usage"):
+            return False
+        self.usage = found["usage"]
+        return found.get("choices") == []
+
+
+def _json(event: bytes) -> Any:
+    try:
+        return orjson.loads(event[len(_DATA) :])
+    except orjson.JSONDecodeError:
+        return None

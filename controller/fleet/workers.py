@@ -1,0 +1,108 @@
+"""Which workers take steps now, and which of them died?
+
+An engine that lost a connection is asked whether it lives before it is given up; a dead one is
+asked again and again and comes back by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from heddle.controller.clock import Clock
+from heddle.controller.core.types import Latency
+from heddle.controller.errors import EngineError
+from heddle.controller.fleet.engine import Capabilities, Engine
+from heddle.controller.live import LiveWorker
+
+LawOf = Callable[[int], Latency]
+"""Degree -> what the planner believes of such an engine."""
+
+
+class Fleet:
+    """Workers by id, in the order they joined."""
+
+    def __init__(self, clock: Clock, law_of: LawOf, engine_at: Callable[[str], Engine]) -> None:
+        self._clock = clock
+        self._law_of = law_of
+        self._engine_at = engine_at
+        self.workers: dict[str, LiveWorker] = {}
+        self._generation: dict[str, int] = {}
+
+    @property
+    def alive(self) -> list[LiveWorker]:
+        """Those that take steps."""
+        return [w for w in self.workers.values() if w.alive]
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """The layout as it is."""
+        return tuple(w.degree for w in self.workers.values())
+
+    async def join(
+        self, worker_id: str | None, url: str, degree: int | None, *, launched: bool = False
+    ) -> LiveWorker:
+        """Take an engine in; what it says of its degree and room wins over the belief."""
+        engine = self._engine_at(url)
+        said = await self._asked(engine)
+        worker_id = worker_id or self._free_id(engine.url)
+        generation = self._generation.get(worker_id, -1) + 1
+        self._generation[worker_id] = generation
+        worker = LiveWorker(
+            id=worker_id,
+            engine=engine,
+            latency=_believed(self._law_of, said, degree),
+            generation=generation,
+            launched=launched,
+            alive=said is not None,
+            joined_ns=self._clock.now_ns(),
+        )
+        self.workers[worker_id] = worker
+        return worker
+
+    def leave(self, worker_id: str) -> LiveWorker | None:
+        """It takes no more steps; None when it was not there."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            worker.alive = False
+        return worker
+
+    def at(self, url: str) -> LiveWorker | None:
+        """The worker of that address."""
+        return next((w for w in self.workers.values() if w.url == url.rstrip("/")), None)
+
+    async def suspect(self, worker: LiveWorker) -> bool:
+        """Ask whether it lives; marks it dead if it does not answer. Returns whether it lives."""
+        worker.alive = await self._asked(worker.engine) is not None
+        return worker.alive
+
+    async def revive(self) -> Iterable[LiveWorker]:
+        """Ask every dead one; returns those that are back."""
+        dead = [w for w in self.workers.values() if not w.alive]
+        return [w for w in dead if await self.suspect(w)]
+
+    async def _asked(self, engine: Engine) -> Capabilities | None:
+        try:
+            return await engine.capabilities()
+        except EngineError:
+            return None
+
+    def _free_id(self, url: str) -> str:
+        known = self.at(url)
+        if known is not None:
+            return known.id
+        number = 0
+        while f"w{number}" in self.workers:
+            number += 1
+        return f"w{number}"
+
+
+def _believed(law_of: LawOf, said: Capabilities | None, degree: int | None) -> Latency:
+    law = law_of(degree or (said.degree if said else 0) or 1)
+    if said is None:
+        return law
+    return replace(
+        law,
+        kv_tokens=said.kv_tokens or law.kv_tokens,
+        max_running=said.max_running or law.max_running,
+    )

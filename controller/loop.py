@@ -1,0 +1,385 @@
+"""Who waits, who runs, and what happens next?
+
+The live state and every decision on it. First steps wait here until admission lets them go, steps
+of started trajectories go before them. One decision an event-loop turn however many things happened.
+Fleet time comes from the Clock, chance from one generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+
+from heddle.controller.beliefs import Beliefs, Seen
+from heddle.controller.clock import Clock
+from heddle.controller.core.decide import decide
+from heddle.controller.core.types import Plan, Release, Snapshot, Switches, Trajectory
+from heddle.controller.dataplane.identity import Whose
+from heddle.controller.dataplane.spans import StepSpans
+from heddle.controller.dataplane.usage import Usage
+from heddle.controller.errors import Aborted, ControllerError, NoWorker
+from heddle.controller.fleet.workers import Fleet
+from heddle.controller.journal import Journal
+from heddle.controller.live import Grant, LiveTrajectory, Step
+from heddle.controller.movers import Mover
+from heddle.controller.switches import Switchboard
+
+BEAT_S: Final = 0.5
+"""Wall seconds between two looks at what time alone changes: trajectories that stay away, dead
+engines."""
+FORGET_S: Final = 6 * 3600.0
+"""Fleet seconds after which a trajectory that never said it finished is dropped."""
+DECISIONS_KEPT: Final = 2000
+NOBODY: Final = (
+    "no worker takes steps; begin a rollout (POST /heddle/v1/rollouts) or register an engine "
+    "(POST /heddle/v1/workers)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What the loop needs to know of a request beside whose it is."""
+
+    prompt_tokens: int = 0
+    ids: bytes | None = None
+    model: str = ""
+    client_rid: str | None = None
+
+
+class Loop:
+    """The controller's state; every method runs on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rng: np.random.Generator,
+        fleet: Fleet,
+        switchboard: Switchboard,
+        journal: Journal,
+        beliefs: Beliefs,
+        spans: StepSpans,
+    ) -> None:
+        self.clock = clock
+        self.rng = rng
+        self.fleet = fleet
+        self.switchboard = switchboard
+        self.journal = journal
+        self.beliefs = beliefs
+        self.spans = spans
+        self.trajectories: dict[str, LiveTrajectory] = {}
+        self.open_rollout: dict[str, str] = {}
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
+        self.failures = 0
+        self.last_failure = ""
+        self._mover = Mover(clock, fleet, journal, spans, self.poke)
+        self._pins = journal.pins()
+        self._arrivals = 0
+        self._poked = False
+        self._beat: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look at what time alone changes."""
+        self._beat = asyncio.create_task(self._beating(), name="heddle-loop-beat")
+
+    async def close(self) -> None:
+        """Stop; steps still held are answered."""
+        if self._beat is not None:
+            self._beat.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beat
+        await self._mover.close()
+        for step in self._waiting():
+            self._reject(step, NoWorker("the controller is shutting down"))
+
+    # a step's life
+
+    def arrive(self, whose: Whose, call: Call) -> Step:
+        """A request came in: find its trajectory, end its tool interval, put the step in line."""
+        if not self.fleet.alive:
+            raise NoWorker(NOBODY)
+        now_ns = self.clock.now_ns()
+        trajectory = self._trajectory(whose)
+        self._end_tool(trajectory, now_ns)
+        index = whose.step if whose.step is not None else trajectory.last_step + 1
+        attempt = trajectory.attempts[index] = trajectory.attempts.get(index, -1) + 1
+        self._arrivals += 1
+        step = Step(
+            trajectory=trajectory,
+            whose=whose,
+            index=index,
+            arrival=self._arrivals,
+            arrived_ns=now_ns,
+            prompt_tokens=call.prompt_tokens,
+            ids=call.ids,
+            model=call.model,
+            client_rid=call.client_rid,
+            grant=asyncio.get_running_loop().create_future(),
+            attempt=attempt,
+        )
+        trajectory.last_step = max(trajectory.last_step, index)
+        self._believe(trajectory)
+        trajectory.waiting.append(step)
+        self.spans.arrived(step)
+        self.poke()
+        return step
+
+    async def granted(self, step: Step) -> Grant:
+        """Wait until the step may go; a caller that gives up is dropped from the line."""
+        try:
+            return await step.grant
+        except asyncio.CancelledError:
+            self.drop(step, "client_left")
+            raise
+
+    def again(self, step: Step) -> None:
+        """Its engine was lost before anything was streamed: back in line, for another attempt."""
+        trajectory = step.trajectory
+        self._stop_running(step)
+        self.spans.ended(step, Usage(), self.clock.now_ns(), error="engine_lost")
+        trajectory.errors += 1
+        step.attempt = trajectory.attempts[step.index] = trajectory.attempts[step.index] + 1
+        step.arrived_ns = self.clock.now_ns()
+        step.grant = asyncio.get_running_loop().create_future()
+        step.granted = None
+        trajectory.waiting.append(step)
+        self.spans.arrived(step)
+        self.poke()
+
+    def served(self, step: Step, usage: Usage) -> None:
+        """Its last byte left: learn from it; the tool interval begins."""
+        now_ns, trajectory = self.clock.now_ns(), step.trajectory
+        self._stop_running(step)
+        self.spans.ended(step, usage, now_ns)
+        self._mover.arrived(trajectory, step, usage.cached_tokens)
+        self._grow(trajectory, step, usage)
+        trajectory.last_end_ns = now_ns
+        if step.whose.final or step.whose.is_anonymous or trajectory.final:
+            self._leave(trajectory)
+        else:
+            self.beliefs.survives(trajectory)
+            self._believe(trajectory)
+        self.poke()
+
+    def drop(self, step: Step, error: str) -> None:
+        """The step ends without an answer: the client left, the engine failed, an abort."""
+        if step in step.trajectory.waiting:
+            step.trajectory.waiting.remove(step)
+        self._stop_running(step)
+        self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
+        step.trajectory.last_end_ns = self.clock.now_ns()
+        step.trajectory.errors += 1
+        if step.whose.is_anonymous or step.trajectory.final:
+            self._leave(step.trajectory)
+        self.poke()
+
+    def finish(self, run: str, trajectory_id: str, *, truncated: bool = False) -> bool:
+        """The trajectory is over; False when it is not known. Running steps end first."""
+        trajectory = self.trajectories.get(f"{run}/{trajectory_id}")
+        if trajectory is None:
+            return False
+        trajectory.final = True
+        self._leave(trajectory, truncated=truncated)
+        self.poke()
+        return True
+
+    def abort(self, *, rid: str | None, trajectory_id: str | None, every: bool) -> list[Step]:
+        """Reject what is held of it; returns the running steps, for the engines to stop."""
+        found: list[Step] = []
+        for trajectory in list(self.trajectories.values()):
+            for step in [*trajectory.waiting, *trajectory.running]:
+                if every or trajectory.id == trajectory_id or _is_rid(step, rid):
+                    found.append(step)
+        for step in found:
+            if step.granted is None:
+                self._reject(step, Aborted("the step was aborted before an engine had it"))
+        return [step for step in found if step.granted is not None]
+
+    # decisions
+
+    def poke(self) -> None:
+        """Something changed: decide at the end of this turn of the event loop, once."""
+        if not self._poked:
+            self._poked = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._poked = False
+        for run in {t.run: None for t in self.trajectories.values()}:
+            try:
+                self._decide(run)
+            except Exception as error:  # noqa: BLE001 (the loop must live; counted, held steps told)
+                self.failures += 1
+                self.last_failure = f"{type(error).__name__}: {error}"
+                for step in self._waiting(run):
+                    self._reject(step, ControllerError(f"the decision failed: {error}"))
+
+    def _decide(self, run: str) -> None:
+        switches = self.switchboard.of(run)
+        waiting = [s for s in self._waiting(run) if not s.trajectory.moving]
+        if not self.fleet.alive:
+            for step in waiting:
+                self._reject(step, NoWorker(NOBODY))
+            return
+        if not waiting and switches.migration == "off":
+            return
+        plan = decide(self.snapshot(run), switches, self.rng)
+        for release in plan.releases:
+            self._release(self.trajectories[release.trajectory], release, switches)
+        for move in plan.moves:
+            self._mover.carry(self.trajectories[move.trajectory], move)
+        self._note(run, plan, switches)
+
+    def snapshot(self, run: str) -> Snapshot:
+        """What a decision for that run may know: others' trajectories fill workers, no more."""
+        now_ns = self.clock.now_ns()
+        return Snapshot(
+            trajectories=tuple(_facts(self.trajectories.values(), run, now_ns)),
+            workers=tuple(w.fact() for w in self.fleet.alive),
+            rates=self.beliefs.rates(run),
+        )
+
+    def _release(self, trajectory: LiveTrajectory, release: Release, switches: Switches) -> None:
+        worker = self.fleet.workers[release.worker]
+        if trajectory.worker != worker.id:
+            trajectory.worker = worker.id
+            self.journal.pin(trajectory.run, trajectory.id, worker.id)
+        now_ns = self.clock.now_ns()
+        waiting, trajectory.waiting = trajectory.waiting, []
+        for step in waiting:
+            step.released_ns = now_ns
+            step.predicted = trajectory.remaining
+            step.predictor_version = trajectory.predictor_version
+            step.granted = Grant(
+                worker=worker,
+                rid=f"{_digest(trajectory.key)}-{step.index:05d}-{step.attempt:02d}",
+                rank=release.rank,
+                priority=release.priority,
+                because=release.because,
+                decision=f"{switches.order},{switches.placement};rank={release.rank}",
+            )
+            trajectory.running.add(step)
+            worker.running += 1
+            if not step.grant.done():
+                step.grant.set_result(step.granted)
+
+    def _note(self, run: str, plan: Plan, switches: Switches) -> None:
+        at = {"at_ns": self.clock.now_ns(), "run": run, "order": switches.order}
+        for kind, decided in (("release", plan.releases), ("move", plan.moves)):
+            self.decisions.extend({**at, "kind": kind, **asdict(one)} for one in decided)
+
+    # what is known
+
+    def _trajectory(self, whose: Whose) -> LiveTrajectory:
+        key = f"{whose.run}/{whose.trajectory}"
+        known = self.trajectories.get(key)
+        if known is None:
+            self._arrivals += 1
+            known = LiveTrajectory(run=whose.run, id=whose.trajectory, number=self._arrivals)
+            known.worker = self._pins.pop((whose.run, whose.trajectory), None)
+            self.trajectories[key] = known
+        known.rollout = whose.rollout or known.rollout or self.open_rollout.get(whose.run)
+        known.group = whose.group or known.group
+        known.task = whose.task or known.task
+        known.sample = whose.sample if whose.sample is not None else known.sample
+        known.trace = whose.trace or known.trace
+        return known
+
+    def _end_tool(self, trajectory: LiveTrajectory, now_ns: int) -> None:
+        if trajectory.waiting or trajectory.running or not trajectory.last_end_ns:
+            return
+        self.spans.tool(trajectory, now_ns)
+        seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
+        seen.tools += 1
+        seen.tool_s += max(now_ns - trajectory.last_end_ns, 0) / 1e9
+
+    def _grow(self, trajectory: LiveTrajectory, step: Step, usage: Usage) -> None:
+        context = usage.input_tokens + usage.output_tokens
+        seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
+        if trajectory.steps:
+            seen.gained_tokens += max(context - trajectory.context_tokens, 0)
+            seen.output_tokens += usage.output_tokens
+        else:
+            trajectory.prompt_tokens = usage.input_tokens
+        trajectory.steps += 1
+        trajectory.context_tokens = context
+        trajectory.output_tokens += usage.output_tokens
+        trajectory.ids = step.ids
+        if step.ids is not None and usage.output_ids:
+            trajectory.ids = step.ids + b"," + usage.output_ids
+
+    def _believe(self, trajectory: LiveTrajectory) -> None:
+        policy = self.switchboard.of(trajectory.run).prediction
+        trajectory.remaining, trajectory.predictor_version = self.beliefs.predict(
+            policy, trajectory
+        )
+
+    def _leave(self, trajectory: LiveTrajectory, *, truncated: bool = False) -> None:
+        if trajectory.waiting or trajectory.running:
+            trajectory.final = True
+            return
+        if self.trajectories.pop(trajectory.key, None) is None:
+            return
+        self._mover.arrived(trajectory, None, None)
+        self.beliefs.finished(trajectory, truncated=truncated)
+        self.journal.unpin(trajectory.run, trajectory.id)
+        for sibling in self.trajectories.values():
+            if sibling.group == trajectory.group and sibling.group and not sibling.steps:
+                self._believe(sibling)
+
+    def _stop_running(self, step: Step) -> None:
+        if step in step.trajectory.running:
+            step.trajectory.running.discard(step)
+            if step.granted is not None:
+                step.granted.worker.running -= 1
+
+    def _reject(self, step: Step, error: ControllerError) -> None:
+        self.drop(step, type(error).__name__)
+        if not step.grant.done():
+            step.grant.set_exception(error)
+
+    def _waiting(self, run: str | None = None) -> list[Step]:
+        every = self.trajectories.values()
+        return [s for t in every if run is None or t.run == run for s in t.waiting]
+
+    async def _beating(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await self.fleet.revive()
+            except Exception as error:  # noqa: BLE001 (the loop must live; counted)
+                self.failures += 1
+                self.last_failure = f"{type(error).__name__}: {error}"
+            oldest_ns = self.clock.now_ns() - int(FORGET_S * 1e9)
+            for trajectory in list(self.trajectories.values()):
+                if trajectory.state == "tool" and trajectory.last_end_ns < oldest_ns:
+                    self._leave(trajectory, truncated=True)
+            self.poke()
+
+
+def _facts(every: Any, run: str, now_ns: int) -> Iterator[Trajectory]:
+    for trajectory in every:
+        fact = trajectory.fact(now_ns)
+        if trajectory.run != run:
+            if fact.state == "held" and fact.worker is None:
+                continue
+            # Another run's step is not this decision's to release, nor its trajectory's to move.
+            fact = replace(fact, state="running", movable=False)
+        yield fact
+
+
+def _digest(key: str) -> str:
+    # Fixed width keeps rids prefix-free: SGLang aborts by prefix.
+    return blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+def _is_rid(step: Step, rid: str | None) -> bool:
+    ours = step.granted.rid if step.granted else None
+    return rid is not None and rid in (step.client_rid, ours)
