@@ -84,6 +84,8 @@ class Store:
                 raise Overloaded(waiting, self.bound_bytes)
             self.waiting_bytes = waiting + size_bytes
             item = _Item(table, size_bytes)
+            # A sender that hangs up must not cancel what the writer is about to answer.
+            item.done.set_running_or_notify_cancel()
             self._queue.put(item)
         return item.done
 

@@ -1,0 +1,102 @@
+"""How do others ask the collector: named queries as Arrow IPC, and is it well?"""
+
+from __future__ import annotations
+
+import asyncio
+from hmac import compare_digest
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from heddle.collector.client import TOTAL_HEADER
+from heddle.collector.errors import CollectorError, QueryRefused
+from heddle.collector.ingest import Ingest
+from heddle.collector.queries.catalog import UnknownQuery, find
+from heddle.collector.queries.query import Answer
+from heddle.collector.store import Store
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_PROBE_S: Final = 2.0
+
+
+def create_app(store: Store, ingest: Ingest, token: str | None = None) -> FastAPI:
+    """The application of the query port."""
+    # FastAPI would trace its own requests into a global provider, and so into this collector.
+    app = FastAPI(
+        title="Heddle collector",
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    @app.get("/healthz")
+    async def healthz() -> JSONResponse:
+        report = await health(store, ingest)
+        return JSONResponse(report, 200 if report["ok"] else 503)
+
+    @app.get("/v1/q/{name}")
+    def query(name: str, request: Request) -> Response:
+        if not _allowed(request, token):
+            message = "the query token is missing or wrong: Authorization: Bearer TOKEN"
+            return _error(401, message)
+        return _answer(store, name, request)
+
+    _ = (healthz, query)
+    return app
+
+
+async def health(store: Store, ingest: Ingest) -> dict[str, Any]:
+    """Whether a write reaches the disk now, and what was counted so far."""
+    trouble = ""
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(store.probe()), _PROBE_S)
+    except TimeoutError:
+        trouble = f"no commit within {_PROBE_S:g} s"
+    except CollectorError as error:
+        trouble = str(error)
+    return {
+        "ok": not trouble,
+        "error": trouble,
+        "notice": store.notice,
+        "waiting_bytes": store.waiting_bytes,
+        "bound_bytes": store.bound_bytes,
+        "stored": store.stored,
+        "duplicates": store.duplicates,
+        "failed_commits": store.failures,
+        **ingest.report(),
+    }
+
+
+def _answer(store: Store, name: str, request: Request) -> Response:
+    params = request.query_params
+    filters = {key: params.getlist(key) for key in params}
+    try:
+        asked = find(name)
+        with store.reading() as cursor:
+            return _arrow(asked.answer(cursor, filters))
+    except UnknownQuery as error:
+        return _error(404, str(error))
+    except QueryRefused as error:
+        return _error(400, str(error))
+    except duckdb.Error as error:
+        return _error(503, f"the query {name} failed: {str(error).splitlines()[0]}")
+
+
+def _arrow(answer: Answer) -> Response:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, answer.table.schema) as writer:
+        writer.write_table(answer.table)
+    body = sink.getvalue().to_pybytes()
+    return Response(body, media_type=ARROW, headers={TOTAL_HEADER: str(answer.total)})
+
+
+def _error(status: int, sentence: str) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status)
+
+
+def _allowed(request: Request, token: str | None) -> bool:
+    given = request.headers.get("authorization", "")
+    return not token or compare_digest(given.encode(), f"Bearer {token}".encode())

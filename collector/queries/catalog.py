@@ -1,0 +1,44 @@
+"""Which named queries are there? A new one is one line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from heddle.collector.errors import QueryRefused
+from heddle.collector.queries import gpu_time, rollouts, trajectories
+from heddle.collector.queries.query import Query
+
+QUERIES: Final[dict[str, Query]] = {
+    query.name: query
+    for query in (
+        rollouts.RUNS,
+        rollouts.ROLLOUTS,
+        trajectories.TRAJECTORIES,
+        trajectories.STEPS,
+        trajectories.TOOL_CALLS,
+        trajectories.MOVES,
+        rollouts.WORKERS,
+        trajectories.SPANS,
+        rollouts.SWITCHES,
+        rollouts.PLANS,
+        gpu_time.PARTITION,
+        gpu_time.ACCOUNTS,
+        gpu_time.STRIPS,
+        trajectories.HISTORY,
+        trajectories.TAIL,
+    )
+}
+
+
+class UnknownQuery(QueryRefused):
+    """No query has that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no query called {name!r}; choose one of {', '.join(sorted(QUERIES))}")
+
+
+def find(name: str) -> Query:
+    """The query of that name."""
+    if name not in QUERIES:
+        raise UnknownQuery(name)
+    return QUERIES[name]

@@ -1,0 +1,87 @@
+"""What did each trajectory do: steps, tool calls, moves, raw spans, and how long is the tail?"""
+
+from __future__ import annotations
+
+from heddle.collector.queries.query import Query
+
+_WHOSE = ("run", "rollout", "group", "trajectory")
+_METRICS = ("output_tokens", "steps", "duration_s", "tool_s")
+
+TRAJECTORIES = Query(
+    name="trajectories",
+    meaning="One row per trajectory of a rollout, running ones with what is finished so far.",
+    filters=(*_WHOSE, "worker", "task", "state", "outcome"),
+    sql="SELECT * FROM trajectories {where}",
+    order="start_ns, run_id, trajectory_id",
+)
+STEPS = Query(
+    name="steps",
+    meaning="One row per LLM call, running ones from their start marker.",
+    filters=(*_WHOSE, "worker", "task", "state", "step"),
+    sql="SELECT * FROM steps {where}",
+    order="start_ns, trajectory_id, step_index",
+)
+TOOL_CALLS = Query(
+    name="tool_calls",
+    meaning="One row per tool call; inferred ones only where the client reports none.",
+    filters=(*_WHOSE, "state", "step", "tool"),
+    sql="SELECT * FROM tool_calls {where}",
+    order="start_ns, trajectory_id, step_index",
+)
+MOVES = Query(
+    name="moves",
+    meaning="Trajectories that changed worker, and what it cost.",
+    filters=("run", "rollout", "trajectory", "state"),
+    sql="SELECT * FROM moves {where}",
+    order="start_ns, trajectory_id",
+)
+SPANS = Query(
+    name="spans",
+    meaning="Spans as they were sent, with every attribute.",
+    filters=(*_WHOSE, "worker", "op", "trace"),
+    sql=(
+        "SELECT * REPLACE (attrs::JSON::VARCHAR AS attrs) FROM (SELECT * FROM everything {where})"
+    ),
+    order="start_ns, end_ns, span_id",
+    needs=("trajectory", "rollout", "trace"),
+)
+HISTORY = Query(
+    name="history",
+    meaning="What finished, untruncated trajectories of each group took, for predictors.",
+    filters=("run", "rollout", "task", "group", "before_rollout"),
+    sql=(
+        "SELECT run_id, task, group_id, count(*) AS trajectories,"
+        " avg(ln(output_tokens)) AS mean_log_tokens,"
+        " coalesce(var_samp(ln(output_tokens)), 0) AS var_log_tokens,"
+        " avg(steps) AS mean_steps, avg(tool_s) AS mean_tool_s"
+        " FROM (SELECT * FROM trajectories {where})"
+        " WHERE state = 'finished' AND NOT coalesce(truncated, false) AND output_tokens > 0"
+        " GROUP BY run_id, task, group_id"
+    ),
+    order="run_id, task, group_id",
+    extra={
+        "before_rollout": (
+            "(run_id, rollout_id) IN (SELECT (b.run_id, b.rollout_id) FROM rollouts b"
+            " JOIN rollouts a ON a.run_id = b.run_id AND a.rollout_id = ?"
+            " WHERE b.start_ns < a.start_ns)"
+        )
+    },
+)
+TAIL = Query(
+    name="tail",
+    meaning="How long the longest finished trajectories are compared with the middle one.",
+    filters=(*_WHOSE, "task"),
+    sql=(
+        "WITH t AS (SELECT * FROM (SELECT * FROM trajectories {where}) WHERE state = 'finished'),"
+        " m AS ("
+        + " UNION ALL ".join(
+            f"SELECT {at} AS place, '{metric}' AS metric, CAST({metric} AS DOUBLE) AS v FROM t"
+            for at, metric in enumerate(_METRICS)
+        )
+        + ") SELECT place, metric, count(*) AS count, quantile_cont(v, 0.5) AS p50,"
+        " quantile_cont(v, 0.9) AS p90, quantile_cont(v, 0.99) AS p99, max(v) AS max,"
+        " max(v) / nullif(quantile_cont(v, 0.5), 0) AS max_over_median"
+        " FROM m GROUP BY place, metric"
+    ),
+    order="place",
+)

@@ -1,0 +1,41 @@
+"""What can an operator set of the collector?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.collector.ingest import MAX_BODY_BYTES
+from heddle.collector.store import BOUND_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings:
+    """Where to keep, where to listen, how much to hold; port 0 takes any free one."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    http_port: int = 4318
+    """OTLP over HTTP."""
+    grpc_port: int = 4317
+    """OTLP over gRPC."""
+    query_port: int = 4319
+    """Named queries and /healthz."""
+    ingest_token: str | None = None
+    query_token: str | None = None
+    memory_limit: str = "1GB"
+    """DuckDB's; a commit or query that needs more spills or fails, the process lives."""
+    threads: int = 2
+    bound_bytes: int = BOUND_BYTES
+    """Spans waiting for the disk beyond this are refused with 429 or UNAVAILABLE."""
+    max_body_bytes: int = MAX_BODY_BYTES
+    """Of one request, after decompression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports in fact bound."""
+
+    http: int
+    grpc: int
+    query: int
