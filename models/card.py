@@ -1,0 +1,63 @@
+"""What should whoever promotes a version know about it? A model card in Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from heddle.models.evaluate import NAMES, OVERALL
+from heddle.models.features import documented
+from heddle.models.registry import Draft
+
+NOT_FOR = (
+    "Rewards, filtering or stopping trajectories: it predicts lengths, not worth.",
+    "Another policy, tokenizer or agent than the runs above: token counts shift with each.",
+    "Lengths beyond the limits in force when it was trained: those ended censored.",
+    "Comparing total lengths: it was scored on the tokens still to come.",
+)
+
+
+def write_card(draft: Draft, table: pl.DataFrame) -> str:
+    """Fingerprint, splits, held-out metrics per step, features, and what it is not for."""
+    trained = draft.trained
+    args: dict[str, Any] = trained.get("args", {})
+    facts = [
+        f"- data {draft.fingerprint}: {trained.get('trajectories')} trajectories in "
+        f"{trained.get('groups')} groups, {trained.get('rows')} rows, "
+        f"{trained.get('truncated_share', 0.0):.0%} of rows from truncated trajectories",
+        f"- runs: {_listed(trained.get('runs', ()))}; tasks: {_listed(trained.get('tasks', ()))}",
+        f"- split by {args.get('split')} into {args.get('folds')} folds, seed {args.get('seed')}; "
+        "every metric is on folds the network never saw",
+        f"- gate: {draft.because}",
+    ]
+    parts = [
+        "Remaining output tokens of a trajectory, as p10, p50, p90 and mean: group history "
+        "corrected by a small network.",
+        "\n".join(facts),
+        "## Held-out metrics per step (difference with its 90 % interval)",
+        markdown(table),
+        "## Features",
+        documented(),
+        "## Not for",
+        "\n".join(f"- {sentence}" for sentence in NOT_FOR),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown(table: pl.DataFrame) -> str:
+    """The gate's table: one row a baseline, step and metric."""
+    lines = ["| against | k | n | metric | baseline | candidate | difference |", "|---" * 7 + "|"]
+    for row in table.iter_rows(named=True):
+        k = "all" if row["k"] == OVERALL else row["k"]
+        interval = f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
+        lines.append(
+            f"| {row['against']} | {k} | {row['n']} | {row['metric']} "
+            f"| {row['baseline']:.4f} | {row['candidate']:.4f} | {interval} |"
+        )
+    return "\n".join(lines) + f"\n\nMetrics: {', '.join(NAMES)}."
+
+
+def _listed(names: Any) -> str:
+    names = [str(name) for name in names]
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
