@@ -18,13 +18,16 @@ from heddle.dashboards import client
 from heddle.dashboards.figures import base
 from heddle.dashboards.theme import Mode
 
+_LINKS: Final = re.compile(r"(:(?=//)|www(?=\.)|@|mailto)", re.IGNORECASE)
 _MARKS: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~$:<>&@/])")
 REFRESH_S: Final = 3.0
 
 
 def plain(text: object) -> str:
     """*text* so that Streamlit's Markdown shows exactly these characters."""
-    return _MARKS.sub(r"\\\1", str(text)).replace("\n", " ")
+    # A word joiner (invisible, no width) is what keeps addresses from turning into links.
+    apart = _LINKS.sub("\\1\u2060", str(text))
+    return _MARKS.sub(r"\\\1", apart).replace("\n", " ")
 
 
 def mode() -> Mode:
@@ -50,7 +53,7 @@ class Number:
 
 def numbers(strip: Sequence[Number]) -> None:
     """The KPI strip; wraps on narrow windows."""
-    with st.grid(min_column_width=150, gap="small"):
+    with st.grid(min_column_width=130, gap="small"):
         for one in strip:
             st.metric(
                 one.label,
@@ -59,6 +62,7 @@ def numbers(strip: Sequence[Number]) -> None:
                 delta_color=one.good,
                 help=one.help,
                 border=True,
+                height="stretch",
             )
 
 
@@ -117,8 +121,8 @@ def nothing_matches(what: str, clear: Sequence[str]) -> None:
 def unreachable(service: str, url: str, command: str) -> None:
     """A service does not answer: say which, where, and the command that starts it."""
     with st.container(border=True, key=f"down_{service}"):
-        st.markdown(f"**The {service} does not answer at {plain(url)}**")
-        st.text("Start it with:")
+        st.markdown(f"**The {service} does not answer**")
+        st.text(f"Asked at {url}. Start it with:")
         st.code(command, language="bash")
         st.text("This page comes back by itself when it answers.")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -40,6 +41,30 @@ def label(rollout: Mapping[str, Any]) -> str:
     """`r3 · heddle`: a rollout with the preset that ran it, where known."""
     preset = rollout.get("preset")
     return f"{rollout['rollout_id']} · {preset}" if preset else str(rollout["rollout_id"])
+
+
+def makespans(rollouts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each makespan in words, with the speed-up over the first finished one."""
+    done = [row for row in rollouts if row["state"] != "running" and row["makespan_s"]]
+    return [_makespan(row, done[0] if done else None) for row in rollouts]
+
+
+def _makespan(row: Mapping[str, Any], first: Mapping[str, Any] | None) -> str:
+    said = theme.seconds(row["makespan_s"])
+    if row["state"] == "running":
+        return f"{said} so far"
+    if first is None or first["rollout_id"] == row["rollout_id"] or not row["makespan_s"]:
+        return said
+    return f"{said}  {first['makespan_s'] / row['makespan_s']:.2f}x"
+
+
+def layout(degrees: str | None) -> str:
+    """`1,1,4` as `2 x TP1, 1 x TP4`; as it came where it is no list of numbers."""
+    parts = [part.strip() for part in (degrees or "").split(",")]
+    if not all(part.isdigit() for part in parts):
+        return degrees or "–"
+    counted = Counter(int(part) for part in parts)
+    return ", ".join(f"{counted[degree]} x TP{degree}" for degree in sorted(counted))
 
 
 def stragglers(trajectories: pl.DataFrame, now_ns: int, *, top: int = 12) -> pl.DataFrame:

@@ -26,6 +26,10 @@ ZONES: Final = (
 )
 
 
+# Streamlit leaves 96 px above and 80 beside a page; the figures need them at 1280.
+_SPACE: Final = ".stMainBlockContainer{padding:2.6rem 2.6rem 3rem}"
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The chosen run and rollout, all rollouts of the run (newest first), and how to say times."""
@@ -52,11 +56,17 @@ class Scope:
         return self.rollouts.row(later, named=True) if later < len(ids) else None
 
 
-def framed(title: str, body: Callable[[Scope], None]) -> None:
-    """Title, heartbeat, selection, then the page; or the one empty state that applies."""
+def opened(title: str) -> None:
+    """What stands on top of every page; turns to another page first if a click asked for it."""
     nav.follow()
+    st.html(f"<style>{_SPACE}</style>")
     st.title(title, anchor=False)
     cards.pulse()
+
+
+def framed(title: str, body: Callable[[Scope], None]) -> None:
+    """Title, heartbeat, selection, then the page; or the one empty state that applies."""
+    opened(title)
     try:
         chosen = _choose()
         if chosen is not None:

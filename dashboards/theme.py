@@ -44,7 +44,9 @@ STATES: Final[dict[str, Meaning]] = {
     "ramp_up": Meaning(
         "ramp-up", "#b9c6d6", "#5d6b7d", "before the worker's first trajectory", "."
     ),
-    "tail_bubble": Meaning("tail bubble", "#9aa1aa", "#7b838e", "done, others still run", "/"),
+    "tail_bubble": Meaning(
+        "tail bubble", "#9aa1aa", "#7b838e", "workers are done while others still run", "/"
+    ),
     "starved_gap": Meaning(
         "starved", "#c3b8ab", "#75695b", "no trajectory now, one comes later", "\\"
     ),

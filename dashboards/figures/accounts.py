@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 import polars as pl
@@ -21,9 +21,13 @@ def by_state(partition: pl.DataFrame) -> dict[str, int]:
 
 
 def stacked(
-    rollouts: Mapping[str, Mapping[str, int]], mode: theme.Mode, *, share: bool = False
+    rollouts: Mapping[str, Mapping[str, int]],
+    mode: theme.Mode,
+    *,
+    share: bool = False,
+    said: Sequence[str] = (),
 ) -> go.Figure:
-    """One bar a rollout, first on top; label to (state to GPU-ns). Bars keep the ids' order."""
+    """One bar a rollout, first on top; label to (state to GPU-ns). *said* ends the bars."""
     labels = [base.short(label, 40) for label in rollouts]
     figure = base.blank(
         mode,
@@ -32,9 +36,33 @@ def stacked(
     )
     for state in theme.in_order({state for states in rollouts.values() for state in states}):
         figure.add_trace(_bar(state, rollouts, labels, mode, share=share))
+    if said:
+        figure.add_trace(_ends(rollouts, labels, said, share=share))
     figure.update_layout(barmode="stack")
+    longest = max((sum(states.values()) for states in rollouts.values()), default=0) / 1e9
+    # An eighth to the right is where the words at the ends fit.
+    figure.update_xaxes(range=[0, (100 if share else longest or 1) * (1.16 if said else 1.01)])
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure
+
+
+def _ends(
+    rollouts: Mapping[str, Mapping[str, int]],
+    labels: list[str],
+    said: Sequence[str],
+    *,
+    share: bool,
+) -> go.Scatter:
+    return go.Scatter(
+        x=[100 if share else sum(states.values()) / 1e9 for states in rollouts.values()],
+        y=labels,
+        mode="text",
+        text=[f"  {base.text(one)}" for one in said],
+        textposition="middle right",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def _bar(

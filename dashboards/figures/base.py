@@ -5,12 +5,13 @@ A figure never holds more than about MARKS marks: a browser stays quick and the 
 
 from __future__ import annotations
 
+import math
 from html import escape
 from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from heddle.dashboards.theme import INK, Meaning, Mode
+from heddle.dashboards.theme import INK, Meaning, Mode, count
 
 MARKS: Final = 2_000
 FONT: Final = "Source Sans, Source Sans Pro, system-ui, sans-serif"
@@ -72,6 +73,18 @@ def marker(of: Meaning, mode: Mode) -> dict[str, Any]:
         "line": {"width": 0},
         "pattern": {**pattern, "fillmode": "overlay"} if of.pattern else {},
     }
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks at 1, 2 and 5 of each decade between, or at the decades alone where there are many."""
+    if not 0 < low <= high:
+        return {"type": "log"}
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = (1, 2, 5) if last - first <= 3 else (1,)
+    values = [step * 10.0**decade for decade in range(first, last + 1) for step in steps]
+    kept = [value for value in values if low * 0.7 <= value <= high * 1.5]
+    words = [count(value).replace(".0", "") if value >= 1000 else f"{value:g}" for value in kept]
+    return {"type": "log", "tickvals": kept, "ticktext": words}
 
 
 def config() -> dict[str, Any]:

@@ -23,7 +23,8 @@ def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure
     figure.update_yaxes(
         categoryorder="array", categoryarray=lanes, autorange="reversed", showgrid=False
     )
-    figure.update_xaxes(rangemode="tozero")
+    last_ns = strips["end_ns"].max() if strips.height else start_ns
+    figure.update_xaxes(range=[0, (int(str(last_ns)) - start_ns) * 1.005 / 1e9 or 1])
     return figure
 
 

@@ -6,7 +6,7 @@ one thing these figures are for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -35,8 +35,8 @@ def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) 
                 hovertemplate="%{y:.2g} % above %{x:.4g}<extra>%{fullData.name}</extra>",
             )
         )
-    figure.update_xaxes(type="log", dtick=1, minor={"showgrid": False})
-    figure.update_yaxes(type="log", dtick=1)
+    figure.update_xaxes(base.log_ticks(*_bounds(values.values())))
+    figure.update_yaxes(base.log_ticks(100 / max([2, *map(len, values.values())]), 100))
     figure.update_layout(showlegend=len(values) > 1)
     return figure
 
@@ -63,10 +63,18 @@ def histogram(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: 
     middles = np.sqrt(edges[:-1] * edges[1:])
     for index, (label, sample) in enumerate(values.items()):
         counts, _ = np.histogram([value for value in sample if value > 0], bins=edges)
-        figure.add_trace(_bars(label, counts, middles, edges, theme.series(index, mode)))
+        colour = theme.series(index, mode)
+        # The chosen rollout is filled and the others are outlines: two fills make mud.
+        drawn = _outline if index else _bars
+        figure.add_trace(drawn(label, counts, middles, edges, colour))
     figure.update_layout(barmode="overlay", bargap=0.04, showlegend=len(values) > 1)
-    figure.update_xaxes(type="log", dtick=1, minor={"showgrid": False})
+    figure.update_xaxes(base.log_ticks(min(positive), max(positive)))
     return figure
+
+
+def _bounds(samples: Iterable[Sequence[float]]) -> tuple[float, float]:
+    positive = [value for sample in samples for value in sample if value > 0]
+    return (min(positive), max(positive)) if positive else (1.0, 1.0)
 
 
 def _edges(low: float, high: float) -> np.ndarray:
@@ -83,6 +91,20 @@ def _bars(
         width=(edges[1:] - edges[:-1]).tolist(),
         marker={"color": colour, "opacity": 0.72, "line": {"width": 0}},
         hovertemplate="%{y} trajectories near %{x:.4g}<extra>%{fullData.name}</extra>",
+    )
+
+
+def _outline(
+    label: str, counts: np.ndarray, middles: np.ndarray, edges: np.ndarray, colour: str
+) -> go.Scatter:
+    del middles
+    return go.Scatter(
+        name=base.short(label, 36),
+        x=edges.tolist(),
+        y=[*counts.tolist(), 0],
+        mode="lines",
+        line={"shape": "hv", "width": 2, "color": colour},
+        hovertemplate="%{y} trajectories from %{x:.4g}<extra>%{fullData.name}</extra>",
     )
 
 
@@ -108,6 +130,6 @@ def spread(trajectories: pl.DataFrame, column: str, mode: theme.Mode, *, unit: s
         categoryarray=[base.short(group, 24) for group in order],
         autorange="reversed",
     )
-    figure.update_xaxes(type="log", dtick=1, minor={"showgrid": False})
+    figure.update_xaxes(base.log_ticks(*_bounds([known[column].cast(pl.Float64).to_list()])))
     figure.update_layout(showlegend=False)
     return figure

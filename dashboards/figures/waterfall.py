@@ -86,6 +86,8 @@ def waterfall(found: list[Piece], mode: theme.Mode, *, start_ns: int) -> go.Figu
         autorange="reversed",
         showgrid=False,
     )
+    last_s = max((piece.end_ns - start_ns for piece in found), default=0) / 1e9
+    figure.update_xaxes(range=[0, last_s * 1.01 or 1])
     return figure
 
 

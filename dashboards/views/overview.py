@@ -13,7 +13,7 @@ import polars as pl
 import streamlit as st
 
 from heddle.dashboards import cards, client, facts, nav, scope, shell, theme
-from heddle.dashboards.figures import accounts, makespan, strip
+from heddle.dashboards.figures import accounts, strip
 
 SHOWN_ROLLOUTS: Final = 12
 _COLUMN = st.column_config
@@ -183,11 +183,10 @@ def _tail(run: str, rollout: str) -> float | None:
 
 
 def _rollouts(chosen: shell.Scope) -> None:
-    left, right = st.columns([3, 2], gap="medium")
-    shown = chosen.rollouts.head(SHOWN_ROLLOUTS).reverse()
-    rows = list(shown.iter_rows(named=True))
-    with left:
-        st.subheader("GPU time by cause", anchor=False)
+    rows = list(chosen.rollouts.head(SHOWN_ROLLOUTS).reverse().iter_rows(named=True))
+    title, unit = st.columns([4, 1], vertical_alignment="bottom")
+    title.subheader("GPU time by cause", anchor=False)
+    with unit:
         share = scope.choose(
             "unit",
             "Unit",
@@ -196,24 +195,18 @@ def _rollouts(chosen: shell.Scope) -> None:
             widget=st.segmented_control,
             label_visibility="collapsed",
         )
-        parts = {facts.label(row): _states(chosen.run, str(row["rollout_id"])) for row in rows}
-        drawn = accounts.stacked(parts, cards.mode(), share=share == "share")
-        cards.figure(drawn, "overview_stack", "GPU time of each rollout by cause")
-    with right:
-        st.subheader("Makespan", anchor=False)
-        bars = [
-            makespan.Bar(
-                facts.label(row),
-                row["makespan_s"] or 0.0,
-                row["predicted_makespan_s"],
-                row["state"] == "running",
-            )
-            for row in rows
-        ]
-        compared = makespan.comparison(bars, cards.mode())
-        cards.figure(compared, "overview_makespan", "Makespan of each rollout")
-    if chosen.rollouts.height > SHOWN_ROLLOUTS:
-        st.caption(f"The last {SHOWN_ROLLOUTS} of {chosen.rollouts.height} rollouts.")
+    parts = {facts.label(row): _states(chosen.run, str(row["rollout_id"])) for row in rows}
+    drawn = accounts.stacked(
+        parts, cards.mode(), share=share == "share", said=facts.makespans(rows)
+    )
+    cards.figure(drawn, "overview_stack", "GPU time of each rollout by cause")
+    more = (
+        ""
+        if chosen.rollouts.height <= SHOWN_ROLLOUTS
+        else (f"The last {SHOWN_ROLLOUTS} of {chosen.rollouts.height} rollouts. ")
+    )
+    if len(rows) > 1:
+        st.caption(f"{more}At the bar ends: makespan, and how many times faster than the first.")
 
 
 def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import polars as pl
 import streamlit as st
 
 from heddle.collector.errors import CollectorError
-from heddle.dashboards import cards, client, nav, scope, theme
+from heddle.dashboards import cards, client, facts, scope, shell, theme
 
 SAYS: Final = {
     "order": "who goes first",
@@ -36,9 +36,7 @@ AUDIT: Final[dict[str, Any]] = {
 
 def page() -> None:
     """Switches, presets, the change and its trail."""
-    nav.follow()
-    st.title("Policies", anchor=False)
-    cards.pulse()
+    shell.opened("Policies")
     run = scope.get("run") or None
     now, refused = client.attempt(lambda: client.switches(run))
     if refused is not None:
@@ -178,7 +176,7 @@ def _plan(run: str | None) -> None:
     row = plans.sort("at_ns").row(-1, named=True)
     cards.numbers(
         [
-            cards.Number("Layout", str(row["layout"] or "–"), "Degrees of the workers"),
+            cards.Number("Layout", facts.layout(row["layout"]), "Degrees of the workers"),
             cards.Number(
                 "Planned makespan", theme.seconds(row["predicted_makespan_s"]), "What it expects"
             ),

@@ -31,7 +31,6 @@ LONGEST: Final[dict[str, Any]] = {
     "tool_s": _COLUMN.NumberColumn("tools (s)", format="%.1f"),
     "group_id": _COLUMN.TextColumn("group"),
     "task": _COLUMN.TextColumn("task"),
-    "state": _COLUMN.TextColumn("state"),
 }
 
 
@@ -93,7 +92,7 @@ def _numbers(chosen: shell.Scope, measure: str) -> None:
             cards.Number("p99", _said(measure, row["p99"]), "The longest percent"),
             cards.Number("Longest", _said(measure, row["max"]), "The one the rollout waits for"),
             cards.Number(
-                "Longest / median",
+                "Max / median",
                 "–" if ratio is None else f"{ratio:.1f}x",
                 "How long the tail is",
             ),
@@ -129,7 +128,10 @@ def _longest(frame: pl.DataFrame, measure: str) -> None:
     top = frame.sort(measure, "trajectory_id", descending=[True, False], nulls_last=True).head(20)
     causes = [facts.cause(row) for row in top.iter_rows(named=True)]
     cards.table(
-        top.with_columns(cause=pl.Series("cause", causes, dtype=pl.String)),
+        top.with_columns(
+            pl.col("predicted_p50").round().cast(pl.Int64),
+            cause=pl.Series("cause", causes, dtype=pl.String),
+        ),
         "tail_longest",
         columns=LONGEST,
         pick="trajectory_id",

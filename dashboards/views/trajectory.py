@@ -141,6 +141,7 @@ def _step_rows(steps: pl.DataFrame) -> pl.DataFrame:
     seconds = [(pl.col(f"{one}_ns") / 1e9).alias(f"{one}_s") for one in _PHASES]
     return steps.with_columns(
         *seconds,
+        pl.col("predicted_p50").round().cast(pl.Int64),
         total_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
         cached=pl.when(pl.col("input_tokens") > 0).then(
             pl.col("cached_tokens") / pl.col("input_tokens")

@@ -1,0 +1,87 @@
+"""A real Streamlit and a real chromium, shared by the browser tests and the screenshots."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+
+
+@contextmanager
+def streamlit(collector: str, controller: str, token: str | None = None) -> Iterator[str]:
+    """The dashboard in its own process on a free port; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {**os.environ, "HEDDLE_COLLECTOR": collector, "HEDDLE_CONTROLLER": controller}
+    if token:
+        env["HEDDLE_TOKEN"] = token
+    command = [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        "app/dashboard.py",
+        "--server.port",
+        str(port),
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    try:
+        _wait(f"http://127.0.0.1:{port}/_stcore/health")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _wait(url: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with urlopen(url, timeout=2):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's chromium; playwright downloads nothing."""
+    path = shutil.which("chromium") or "/usr/bin/chromium"
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def settle(page: Page, timeout_ms: float = 30_000) -> None:
+    """Until Streamlit has stopped running the script and every placeholder is filled."""
+    page.wait_for_selector(
+        '[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=timeout_ms
+    )
+    page.wait_for_function(
+        "document.querySelectorAll('[data-testid=\"stSkeleton\"]').length === 0", timeout=timeout_ms
+    )
+    page.wait_for_timeout(700)

@@ -1,0 +1,40 @@
+"""The story of tests/browser for pages without a browser: clients replaced, caches empty."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+
+from heddle.collector.errors import CollectorUnreachable
+from heddle.dashboards import client
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+
+class Gone:
+    """A collector that does not answer."""
+
+    def query(self, name: str, **filters: Any) -> Any:
+        message = "no collector answers at http://127.0.0.1:4319"
+        raise CollectorUnreachable(message)
+
+    def health(self) -> Any:
+        return self.query("healthz")
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Put a collector behind the pages; call it again to replace it."""
+
+    def put(collector: Any) -> None:
+        monkeypatch.setattr(client, "collector", lambda: collector)
+        client.forget()
+
+    st.cache_data.clear()
+    st.cache_resource.clear()
+    return put

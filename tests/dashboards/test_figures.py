@@ -1,0 +1,163 @@
+"""Figures draw what the frames say: sums, orders, and the maximum whatever the size."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from browser.fake_rollouts import HOSTILE, START_NS, Story, frame
+
+from heddle.dashboards import theme
+from heddle.dashboards.figures import accounts, base, makespan, strip, tail, waterfall
+
+SECOND = 1_000_000_000
+
+
+def test_stacked_bars_sum_to_the_partition_exactly() -> None:
+    story = Story(("verl",), trajectories=12)
+    partition = story.query("partition", rollout="rollout-1")
+    states = accounts.by_state(partition)
+    assert sum(states.values()) == partition["gpu_ns"].sum()
+    figure = accounts.stacked({"a": states}, "light")
+    drawn = sum(trace.x[0] for trace in figure.data)
+    assert drawn == pytest.approx(sum(states.values()) / 1e9)
+
+
+def test_the_legend_follows_precedence_whatever_the_frame_order() -> None:
+    rows = [{"state": s, "gpu_ns": 5} for s in ("tail_bubble", "busy_decode", "down")]
+    states = accounts.by_state(frame("partition", rows))
+    assert list(states) == ["down", "busy_decode", "tail_bubble"]
+    names = [trace.name for trace in accounts.stacked({"a": states}, "dark").data]
+    assert names == ["down", "decode", "tail bubble"]
+
+
+def test_a_share_of_nothing_is_drawn_as_nothing() -> None:
+    assert len(accounts.stacked({"a": {}}, "light", share=True).data) == 0
+
+
+def test_the_strip_keeps_the_longest_pieces_and_counts_the_rest() -> None:
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 9, 3_000) * SECOND
+    lengths[1_234] = 100 * SECOND
+    starts = START_NS + np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    rows = [
+        {
+            "worker_id": "w0",
+            "degree": 2,
+            "state": "queued",
+            "start_ns": int(a),
+            "end_ns": int(a + n),
+        }
+        for a, n in zip(starts, lengths, strict=True)
+    ]
+    strips = frame("strips", rows)
+    figure = strip.strip(strips, "light", start_ns=START_NS)
+    drawn = [x for trace in figure.data for x in trace.x]
+    assert len(drawn) == base.MARKS
+    assert max(drawn) == 100.0
+    assert strip.left_out(strips) == 1_000
+
+
+def test_one_trace_per_state_and_a_lane_for_gpus_without_a_worker() -> None:
+    rows = [
+        {
+            "worker_id": w,
+            "degree": d,
+            "state": "queued",
+            "start_ns": START_NS,
+            "end_ns": START_NS + 1,
+        }
+        for w, d in (("w10", 1), ("w2", 4), (None, None))
+    ]
+    figure = strip.strip(frame("strips", rows), "light", start_ns=START_NS)
+    assert len(figure.data) == 1
+    assert figure.layout.yaxis.categoryarray == ("w2 · TP4", "w10 · TP1", "no worker")
+
+
+def test_survival_keeps_the_top_percent_and_the_maximum() -> None:
+    sample = [*range(1, 100_001), 9_999_999]
+    xs, ys = tail.survival(sample)
+    assert len(xs) < 2_000
+    assert xs[-1] == 9_999_999
+    assert ys[-1] == pytest.approx(1 / 100_001)
+    assert ys[0] == 1.0
+    assert {float(x) for x in range(99_100, 100_001)} <= set(xs)
+
+
+def test_survival_is_the_share_at_or_above() -> None:
+    assert tail.survival([3, 1, 2, 0]) == ([1.0, 2.0, 3.0], pytest.approx([1, 2 / 3, 1 / 3]))
+    assert tail.survival([]) == ([], [])
+
+
+def test_the_histogram_counts_every_positive_value_once() -> None:
+    sample = [1.0, 5.0, 5.0, 1e6]
+    figure = tail.histogram({"a": sample, "b": [2.0]}, "light", unit="s")
+    assert sum(figure.data[0].y) == 4
+    assert sum(figure.data[1].y) == 1
+
+
+def test_groups_are_ordered_by_their_longest_sample() -> None:
+    rows = [
+        {"group_id": g, "trajectory_id": f"{g}{n}", "output_tokens": n}
+        for g, n in (("a", 5), ("a", 100), ("b", 900), ("b", 2), ("c", 50))
+    ]
+    figure = tail.spread(frame("trajectories", rows), "output_tokens", "light", unit="tokens")
+    assert figure.layout.yaxis.categoryarray == ("b", "a", "c")
+
+
+def test_speed_ups_are_said_against_the_first_rollout() -> None:
+    bars = [makespan.Bar("verl", 300.0), makespan.Bar("heddle", 150.0, 140.0)]
+    figure = makespan.comparison(bars, "light")
+    assert list(figure.data[0].text) == ["300 s", "150 s  (2.00x)"]
+    assert list(figure.data[1].x) == [140.0]
+
+
+def _step(**more: object) -> pl.DataFrame:
+    row = {"step_index": 0, "worker_id": "w0", "start_ns": 0, "end_ns": 10 * SECOND}
+    row |= {
+        "held_ns": SECOND,
+        "queue_ns": 2 * SECOND,
+        "prefill_ns": SECOND,
+        "decode_ns": 5 * SECOND,
+    }
+    return frame("steps", [{**row, **more}])
+
+
+def test_a_step_is_cut_in_order_and_its_pieces_cover_it() -> None:
+    found = waterfall.pieces(_step(), frame("tool_calls", []), frame("moves", []), now_ns=0)
+    assert [piece.phase for piece in found] == ["held", "queue", "prefill", "decode", "rest"]
+    assert found[0].start_ns == 0
+    assert found[-1].end_ns == 10 * SECOND
+    assert all(a.end_ns == b.start_ns for a, b in zip(found, found[1:], strict=False))
+
+
+def test_a_running_step_is_drawn_to_now() -> None:
+    found = waterfall.pieces(
+        _step(end_ns=None), frame("tool_calls", []), frame("moves", []), now_ns=7 * SECOND
+    )
+    assert [(piece.phase, piece.end_ns) for piece in found] == [("running", 7 * SECOND)]
+
+
+def test_missing_phases_leave_the_whole_step_as_rest() -> None:
+    bare = _step(held_ns=None, queue_ns=None, prefill_ns=None, decode_ns=None, worker_id=None)
+    found = waterfall.pieces(bare, frame("tool_calls", []), frame("moves", []), now_ns=0)
+    assert [(piece.phase, piece.lane) for piece in found] == [("rest", "no worker yet")]
+
+
+def test_plotly_labels_cannot_become_markup() -> None:
+    rows = [{"tool_name": HOSTILE, "start_ns": 0, "end_ns": SECOND}]
+    found = waterfall.pieces(
+        frame("steps", []), frame("tool_calls", rows), frame("moves", []), now_ns=0
+    )
+    assert "<img" not in waterfall.waterfall(found, "light", start_ns=0).to_json()
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_every_figure_draws_nothing_without_data(mode: theme.Mode) -> None:
+    assert not accounts.stacked({}, mode).data
+    assert not strip.strip(frame("strips", []), mode, start_ns=0).data
+    assert not tail.histogram({}, mode, unit="s").data
+    assert not waterfall.waterfall([], mode, start_ns=0).data
+    tail.ccdf({"a": []}, mode, unit="s")
+    tail.spread(frame("trajectories", []), "steps", mode, unit="steps")
+    makespan.comparison([], mode)

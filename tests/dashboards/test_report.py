@@ -1,0 +1,104 @@
+"""A trajectory's report: integers kept, text never markup, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from browser.fake_rollouts import HOSTILE, RUN, Story
+
+from heddle.dashboards.reports.trajectory import NoSuchTrajectory, trajectory_report
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return Story(("heddle",), trajectories=16, hostile=True)
+
+
+def _longest(story: Story) -> str:
+    return story.query("trajectories").sort("steps")["trajectory_id"][-1]
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute name the page really has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def test_json_keeps_nanoseconds_as_integers(story: Story) -> None:
+    name = _longest(story)
+    body = json.loads(trajectory_report(story, RUN, name).to_json())
+    steps = story.query("steps", trajectory=name)
+    assert [row["start_ns"] for row in body["steps"]] == steps.sort("start_ns")[
+        "start_ns"
+    ].to_list()
+    assert all(isinstance(ns, int) for ns in body["parts_ns"].values())
+
+
+def test_parts_sum_to_steps_tools_and_moves(story: Story) -> None:
+    name = _longest(story)
+    report = trajectory_report(story, RUN, name)
+    frames = [story.query(table, trajectory=name) for table in ("steps", "tool_calls", "moves")]
+    spent = sum((f["end_ns"] - f["start_ns"]).sum() for f in frames)
+    assert sum(report.parts_ns.values()) == spent
+
+
+@pytest.mark.parametrize(
+    "text", [HOSTILE, "</script><script>alert(1)</script>", '"><svg onload=x>']
+)
+def test_hostile_text_is_text_in_the_page(text: str) -> None:
+    story = Story(("heddle",), trajectories=4)
+    for row in story.rows["steps"]:
+        row["because"], row["worker_id"] = text, text
+    for row in story.rows["trajectories"]:
+        row["group_id"] = text
+    html = trajectory_report(story, RUN, _longest(story)).to_html()
+    parsed = Tags()
+    parsed.feed(html)
+    assert not parsed.tags & {"script", "img", "a", "iframe", "link"}
+    assert not [name for name in parsed.attributes if name.startswith("on")]
+
+
+def test_the_page_asks_the_network_for_nothing(story: Story) -> None:
+    html = trajectory_report(Story(("verl",), trajectories=4), RUN, "rollout-1-g00-s0").to_html()
+    assert not re.findall(r"(?:https?:)?//|url\(|@import|src=|href=", html)
+
+
+def test_an_unknown_trajectory_is_a_sentence(story: Story) -> None:
+    with pytest.raises(NoSuchTrajectory, match="has no trajectory 'nobody'"):
+        trajectory_report(story, RUN, "nobody")
+
+
+def test_a_bare_trajectory_still_has_a_report() -> None:
+    story = Story(("verl",), trajectories=1)
+    keep = {"run_id", "rollout_id", "trajectory_id", "state", "start_ns"}
+    for table in ("trajectories", "steps", "tool_calls", "moves"):
+        story.rows[table] = [
+            {name: value for name, value in row.items() if name in keep}
+            for row in story.rows[table]
+        ]
+    report = trajectory_report(story, RUN, "rollout-1-g00-s0")
+    assert "<table>" in report.to_html()
+    assert json.loads(report.to_json())["summary"]["end_ns"] is None
+
+
+def test_file_names_cannot_leave_their_folder(story: Story) -> None:
+    report = trajectory_report(story, RUN, _longest(story))
+    hostile = type(report)("../..", "/etc/x y", *list(_rest(report)))
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", hostile.file_stem)
+    assert "/" not in hostile.file_stem
+
+
+def _rest(report: Any) -> list[Any]:
+    names = ("summary", "steps", "tools", "moves", "pieces", "decisions")
+    return [getattr(report, name) for name in names]
