@@ -269,7 +269,7 @@ def _worker_strips(grants: list[Strip], mine: _Observed, fleet: tuple[int, int])
     if not grants:
         return []
     grant_edges = _ints([(grant.start_ns, grant.end_ns) for grant in grants]).ravel()
-    edges: _Ints = np.unique(np.concatenate([mine.starts, mine.ends, grant_edges]))
+    edges: _Ints = np.unique(np.concatenate([mine.starts, mine.ends, grant_edges, _ints(fleet)]))
     states = _classify(edges, _flags(edges, mine), fleet)
     strips: list[Strip] = []
     for grant in grants:
