@@ -1,0 +1,246 @@
+"""Does `heddle up --worker URL` steer a genuine SGLang, and does the store then say what happened?
+
+Small numbers: the engine is a toy. What is checked is that every fact reaches the store from a real
+engine's own timings, not from the emulator's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+from conftest import HEDDLE, Engine, free_port, running
+
+from heddle.collector.client import CollectorClient
+from heddle.collector.tracing import Emitter, Tracer, Trajectory
+
+pytestmark = pytest.mark.timeout(600)
+
+RUN = "on-sglang"
+GROUPS, SAMPLES, STEPS = 2, 3, 3
+PROMPT, OBSERVATION, OUTPUT = 96, 24, 16
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A controller and a collector in front of one engine."""
+
+    controller: str
+    spans: str
+    queries: str
+    token: str
+
+
+@pytest.fixture(scope="module")
+def stack(sglang: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    data = tmp_path_factory.mktemp("stack")
+    names = ("CONTROLLER", "OTLP_HTTP", "OTLP_GRPC", "QUERIES")
+    ports = {name: free_port() for name in names}
+    environment = {f"HEDDLE_PORTS__{name}": str(port) for name, port in ports.items()}
+    command = [HEDDLE, "up", "--worker", sglang.url, "--data", data, "--no-dashboard"]
+    controller = f"http://127.0.0.1:{ports['CONTROLLER']}"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setitem(os.environ, name, value)
+        with running(command, f"{controller}/heddle/v1/healthz", data / "up.log"):
+            yield Stack(
+                controller=controller,
+                spans=f"http://127.0.0.1:{ports['OTLP_HTTP']}",
+                queries=f"http://127.0.0.1:{ports['QUERIES']}",
+                token=(data / "token").read_text().strip(),
+            )
+
+
+def ids(count: int, start: int) -> list[int]:
+    """Inside the tiny vocabulary of 370."""
+    return [10 + (start * 41 + i * 7) % 350 for i in range(count)]
+
+
+def post(stack: Stack, path: str, **body: Any) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {stack.token}"}
+    url = f"{stack.controller}/heddle/v1{path}"
+    reply = httpx.post(url, json=body, headers=headers, timeout=120.0)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+Step = Callable[[httpx.Client, Trajectory, int, int], None]
+
+
+def rollout(stack: Stack, name: str, agent: Callable[[], Step]) -> None:
+    """Every trajectory in a thread of its own, between begin and end of a rollout."""
+    expected = GROUPS * SAMPLES
+    begun = post(stack, "/rollouts", run=RUN, rollout=name, kind="train", expected=expected)
+    assert begun["layout"] == [1]
+    emitter = Emitter(stack.spans, service="test-agent")
+    tracer = Tracer(emitter, RUN, name)
+
+    def one(number: int) -> None:
+        group, sample = divmod(number, SAMPLES)
+        step = agent()
+        with (
+            httpx.Client(base_url=stack.controller, timeout=120.0) as http,
+            tracer.trajectory(
+                f"{name}-t{number}", group=f"g{group}", sample_index=sample, task="toy"
+            ) as trajectory,
+        ):
+            for index in range(STEPS):
+                step(http, trajectory, group, index)
+                if index < STEPS - 1:
+                    with trajectory.tool("sleep", step=index):
+                        time.sleep(0.05)
+
+    with ThreadPoolExecutor(expected) as pool:
+        list(pool.map(one, range(expected)))
+    emitter.flush()
+    post(stack, f"/rollouts/{name}/end", run=RUN)
+    emitter.close()
+    assert emitter.dropped == 0
+
+
+def generate_agent() -> Step:
+    """Token-in, token-out: the context grows by what was sampled and by an observation."""
+    context: list[int] = []
+
+    def step(http: httpx.Client, trajectory: Trajectory, group: int, index: int) -> None:
+        context.extend(ids(OBSERVATION, index + 90) if index else ids(PROMPT, group))
+        body = {
+            "input_ids": context,
+            "sampling_params": {"max_new_tokens": OUTPUT, "ignore_eos": True},
+        }
+        headers = trajectory.headers(step=index, final=index == STEPS - 1)
+        reply = http.post("/generate", json=body, headers=headers)
+        assert reply.status_code == 200, reply.text
+        assert reply.headers["X-Heddle-Trajectory-Id"] == trajectory.id
+        assert reply.headers["X-Heddle-Step"] == str(index)
+        context.extend(reply.json()["output_ids"])
+
+    return step
+
+
+def chat_agent() -> Step:
+    """An OpenAI client's loop, every other step streamed."""
+    messages = [{"role": "system", "content": "def main(): return 0"}]
+
+    def step(http: httpx.Client, trajectory: Trajectory, group: int, index: int) -> None:
+        messages.append({"role": "user", "content": f"trajectory step reward {group} {index}"})
+        body = {
+            "model": "any",
+            "messages": messages,
+            "max_tokens": OUTPUT,
+            "ignore_eos": True,
+            "stream": index % 2 == 1,
+        }
+        headers = trajectory.headers(step=index, final=index == STEPS - 1)
+        reply = http.post("/v1/chat/completions", json=body, headers=headers)
+        assert reply.status_code == 200, reply.text
+        if body["stream"]:
+            assert reply.text.rstrip().endswith("data: [DONE]")
+            messages.append({"role": "assistant", "content": "the lazy dog"})
+        else:
+            messages.append(reply.json()["choices"][0]["message"])
+
+    return step
+
+
+def settled(stack: Stack, query: str, name: str, rows: int, state: str) -> pl.DataFrame:
+    """The rows once they have all arrived: spans travel in batches."""
+    deadline = time.monotonic() + 30
+    with CollectorClient(stack.queries) as client:
+        while True:
+            frame = client.query(query, run=RUN, rollout=name, limit=1000)
+            if frame.height >= rows and set(frame["state"]) == {state}:
+                return frame
+            assert time.monotonic() < deadline, frame
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def generated(stack: Stack) -> str:
+    rollout(stack, "generate", generate_agent)
+    return "generate"
+
+
+@pytest.fixture(scope="module")
+def chatted(stack: Stack) -> str:
+    rollout(stack, "chat", chat_agent)
+    return "chat"
+
+
+def test_the_store_holds_every_step_of_a_generate_rollout(stack: Stack, generated: str) -> None:
+    steps = settled(stack, "steps", generated, GROUPS * SAMPLES * STEPS, "finished")
+    assert steps.height == GROUPS * SAMPLES * STEPS
+    assert steps["output_tokens"].to_list() == [OUTPUT] * steps.height
+    grown = steps.sort("trajectory_id", "step_index")["input_tokens"].to_list()
+    assert grown == [PROMPT, PROMPT + 40, PROMPT + 80] * (GROUPS * SAMPLES)
+    assert steps["worker_id"].n_unique() == 1
+    assert set(steps["degree"]) == {1}
+
+
+def test_a_steps_parts_are_the_engines_own_and_fit_inside_it(stack: Stack, generated: str) -> None:
+    steps = settled(stack, "steps", generated, GROUPS * SAMPLES * STEPS, "finished")
+    for part in ("held_ns", "queue_ns", "prefill_ns", "decode_ns"):
+        assert steps[part].null_count() == 0
+        assert steps[part].min() >= 0
+    assert steps["prefill_ns"].min() > 0
+    assert steps["decode_ns"].min() > 0
+    whole = steps["end_ns"] - steps["start_ns"]
+    parts = steps["held_ns"] + steps["queue_ns"] + steps["prefill_ns"] + steps["decode_ns"]
+    assert (parts <= whole).all()
+
+
+def test_later_steps_find_their_context_cached(stack: Stack, generated: str) -> None:
+    steps = settled(stack, "steps", generated, GROUPS * SAMPLES * STEPS, "finished")
+    later = steps.filter(pl.col("step_index") > 0)
+    before = PROMPT + (later["step_index"] - 1) * (OBSERVATION + OUTPUT)
+    # All of the previous context; of its output at most the last token is not in the cache.
+    assert (later["cached_tokens"] >= before + OUTPUT - 1).all()
+    assert (later["cached_tokens"] < later["input_tokens"]).all()
+
+
+def test_trajectories_and_tool_calls_are_whole(stack: Stack, generated: str) -> None:
+    trajectories = settled(stack, "trajectories", generated, GROUPS * SAMPLES, "finished")
+    assert trajectories["steps"].to_list() == [STEPS] * (GROUPS * SAMPLES)
+    assert set(trajectories["group_id"]) == {"g0", "g1"}
+    calls = settled(stack, "tool_calls", generated, GROUPS * SAMPLES * (STEPS - 1), "finished")
+    assert calls.height == GROUPS * SAMPLES * (STEPS - 1)
+    assert not calls["inferred"].any()
+
+
+def test_gpu_time_of_the_rollout_sums_exactly(stack: Stack, generated: str) -> None:
+    settled(stack, "rollouts", generated, 1, "finished")
+    with CollectorClient(stack.queries) as client:
+        accounts = client.query("accounts", run=RUN, rollout=generated).row(0, named=True)
+        partition = client.query("partition", run=RUN, rollout=generated)
+    assert accounts["gpus"] == 1
+    assert partition["gpu_ns"].sum() == accounts["wall_ns"] * accounts["gpus"]
+    busy = partition.filter(pl.col("state").str.starts_with("busy"))
+    assert busy["gpu_ns"].sum() > 0
+
+
+def test_the_store_holds_every_step_of_a_chat_rollout(stack: Stack, chatted: str) -> None:
+    steps = settled(stack, "steps", chatted, GROUPS * SAMPLES * STEPS, "finished")
+    assert steps.height == GROUPS * SAMPLES * STEPS
+    assert steps["output_tokens"].to_list() == [OUTPUT] * steps.height
+    assert steps["input_tokens"].min() > 0
+    timed = steps["prefill_ns"].fill_null(0) + steps["decode_ns"].fill_null(0)
+    assert timed.min() > 0
+
+
+def test_an_unreachable_worker_is_one_sentence(tmp_path: Path) -> None:
+    import subprocess
+
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [HEDDLE, "up", "--worker", url, "--data", tmp_path, "--no-dashboard"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode != 0
+    assert url in done.stderr
+    assert "Traceback" not in done.stderr
