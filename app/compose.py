@@ -10,13 +10,13 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import httpx
 
-from heddle.app.errors import PortInUse
+from heddle.app.errors import PortInUse, fail
 from heddle.app.settings import Settings, token, token_in_file
 from heddle.app.supervise import Supervisor, free_port, free_range, is_free
 from heddle.controller.client import ControllerClient
@@ -164,3 +164,10 @@ def dashboard_arguments(settings: Settings) -> list[str]:
         *("--collector", settings.query_url, "--controller", settings.controller_url),
         *("--token-file", str(settings.token_path)),
     ]
+
+
+def reach(workers: Sequence[str]) -> None:
+    """A sentence naming the first engine that does not answer."""
+    for url in workers:
+        if not answers(f"{url.rstrip('/')}/health"):
+            fail(f"no engine answers at {url}/health; start it, or leave this --worker out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,3 @@ ClockSpeed = Annotated[
 def help_with(*examples: str) -> dict[str, Any]:
     """Keywords of a typer command whose --help ends with examples."""
     return {"epilog": "Examples: " + "  |  ".join(examples)}
-
-
-JSON_ONLY: Final = "stdout carries JSON only; everything else is on stderr"

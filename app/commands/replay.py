@@ -59,11 +59,13 @@ def run(
         show.say(note)
     with ExitStack() as exits:
         stack, watch = _stack(exits, settings, embedded=embedded)
-        show.say(
-            f"speed x{stack.clock.speed:g}: one recorded minute takes {60 / stack.clock.speed:.2g} s"
-        )
+        show.say(_pace(stack.clock.speed))
         result = _play(stack, watch, recording, preset, f"replay-{file.stem}")
     _report(result, recording.counts, json=json)
+
+
+def _pace(speed: float) -> str:
+    return f"speed x{speed:g}: one recorded minute takes {60 / speed:.2g} s"
 
 
 def _stack(exits: ExitStack, settings: Settings, *, embedded: bool) -> tuple[Stack, Any]:

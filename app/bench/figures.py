@@ -1,0 +1,114 @@
+"""What is a bench, what does it print, and on which machine was it taken?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal, Protocol
+
+from heddle.app.errors import fail
+
+BENCHES: Final[dict[str, str]] = {"demo": "heddle.app.bench.demo"}
+"""Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
+
+PACKAGES: Final = ("heddle-rollout", "duckdb", "polars", "numpy", "aiohttp", "fastapi", "streamlit")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number that an issue names, and the target it is held against."""
+
+    value: float
+    unit: str
+    target: float
+    better: Literal["lower", "higher"]
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is at the target or on its better side."""
+        ahead = self.target - self.value if self.better == "lower" else self.value - self.target
+        return ahead >= 0
+
+
+class Runner(Protocol):
+    """A bench."""
+
+    def __call__(self, *, quick: bool, say: Say) -> dict[str, Figure]: ...
+
+
+def load(name: str) -> Runner:
+    """The bench of that name, or a sentence naming the ones there are."""
+    if name not in BENCHES:
+        fail(f"no bench called {name!r}; choose one of {', '.join(BENCHES)}, or all")
+    return import_module(BENCHES[name]).run
+
+
+def document(name: str, figures: dict[str, Figure]) -> dict[str, Any]:
+    """The JSON of one bench."""
+    told = {key: {**asdict(figure), "met": figure.met} for key, figure in figures.items()}
+    return {"bench": name, "machine": machine(), "figures": told}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on and a reader cannot see."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def medians(runs: list[dict[str, float]]) -> dict[str, float]:
+    """Key by key; a key that a run lacks is not counted for it."""
+    keys = dict.fromkeys(key for run in runs for key in run)
+    return {key: median(run[key] for run in runs if key in run) for key in keys}
+
+
+def markdown(documents: list[dict[str, Any]]) -> str:
+    """The table of docs/benchmarks.md."""
+    machine = documents[0]["machine"] if documents else {}
+    lines = [
+        f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('memory_gb')} GB, "
+        f"Python {machine.get('python')}.",
+        "",
+        "| bench | figure | value | target | met | note |",
+        "|---|---|---|---|---|---|",
+    ]
+    for told in documents:
+        for name, f in told["figures"].items():
+            sign = "≤" if f["better"] == "lower" else "≥"
+            cells = [
+                told["bench"],
+                name,
+                f"{f['value']:.4g} {f['unit']}".strip(),
+                f"{sign} {f['target']:g}",
+                "yes" if f["met"] else "**no**",
+                f["note"],
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

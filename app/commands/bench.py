@@ -1,0 +1,32 @@
+"""`heddle bench`: the product measures itself on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+TYPER = options.help_with("heddle bench demo --quick", "heddle bench all")
+
+
+def run(
+    name: Annotated[str, typer.Argument(help="A bench, or all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="One run, in about a minute.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Measure, and say which targets were met; exit 0 whatever was met."""
+    from heddle.app import show
+    from heddle.app.bench import figures
+
+    names = list(figures.BENCHES) if name == "all" else [name]
+    benches = {each: figures.load(each) for each in names}
+    told = []
+    for each, bench in benches.items():
+        with show.spinner(f"bench {each}"):
+            told.append(figures.document(each, bench(quick=quick, say=show.say)))
+    if json:
+        show.as_json(told if name == "all" else told[0])
+    else:
+        show.OUT.print(figures.markdown(told), markup=False, soft_wrap=True)

@@ -1,0 +1,42 @@
+"""How does a command reach a running controller or collector?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from heddle.app.settings import load, token
+from heddle.collector.client import CollectorClient
+from heddle.controller.client import ControllerClient
+
+
+def controller_client(
+    url: str | None, data: Path | None, token_file: Path | None, timeout_s: float = 60.0
+) -> ControllerClient:
+    """A client with the token of the data folder."""
+    settings = load({"controller": url, "data": data, "token_file": token_file})
+    return ControllerClient(settings.controller_url, token=token(settings), timeout_s=timeout_s)
+
+
+def collector_client(url: str | None) -> CollectorClient:
+    """A client for queries."""
+    return CollectorClient(load({"collector": url}).query_url)
+
+
+def plain(said: Any) -> dict[str, Any]:
+    """A pydantic answer as a dict; a dict as it is."""
+    return said if isinstance(said, dict) else said.model_dump()
+
+
+def show_predictor(said: Any, *, json: bool) -> None:
+    """The predictor that serves, and the versions there are."""
+    from heddle.app import show
+
+    told = plain(said)
+    if json:
+        show.as_json(told)
+        return
+    rows = [[k, "-" if v is None else str(v)] for k, v in told.items() if k != "versions"]
+    show.table(["predictor", ""], rows)
+    for version in told.get("versions", ()):
+        show.OUT.print(f"  {version}", markup=False)

@@ -1,0 +1,69 @@
+"""`heddle control`: the controller by itself, data plane and control plane in one process."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+TYPER = options.help_with(
+    "heddle control --worker http://gpu1:30000 --worker http://gpu2:30000",
+    "heddle control --launch-template 'heddle engine --port {port} --degree {degree} "
+    "--worker-id {worker_id}' --gpus 8",
+)
+
+
+def run(
+    port: Annotated[int | None, typer.Option(help="Data plane and control plane.")] = None,
+    host: options.Host = None,
+    collector: Annotated[
+        str | None, typer.Option(help="Where the collector takes spans (OTLP/HTTP).")
+    ] = None,
+    collector_queries: Annotated[
+        str | None, typer.Option(help="Where the collector answers queries.")
+    ] = None,
+    data: options.Data = None,
+    token_file: options.TokenFile = None,
+    worker: Annotated[
+        list[str] | None, typer.Option(help="URL of a running engine; repeat.", metavar="URL")
+    ] = None,
+    launch_template: Annotated[
+        str | None, typer.Option(help="Command of one engine: {port}, {degree}, {worker_id}.")
+    ] = None,
+    gpus: options.Gpus = None,
+    model: options.Model = None,
+    system: options.System = None,
+    first_port: Annotated[int | None, typer.Option(help="Of the first engine launched.")] = None,
+    clock_origin_ns: options.OriginNs = 0,
+    clock_speed: options.ClockSpeed = 1.0,
+) -> None:
+    """Stand between agents and engines: order, place, move, and send spans."""
+    from heddle.app.settings import load, token_in_file
+    from heddle.controller.clock import Clock
+    from heddle.controller.service import ControllerConfig, serve
+
+    fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
+    there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
+    ports = {"ports.controller": port, "ports.engines": first_port}
+    settings = load({"host": host, "data": data, **fleet, **there, **ports})
+    token_in_file(settings)
+    serve(
+        ControllerConfig(
+            host=settings.host,
+            port=settings.ports.controller,
+            collector=settings.otlp_url,
+            collector_queries=settings.query_url,
+            data=settings.data,
+            token_file=settings.token_path,
+            workers=tuple(worker or settings.fleet.workers),
+            launch_template=tuple(shlex.split(launch_template or "")),
+            gpus=settings.fleet.gpus,
+            model=settings.fleet.model,
+            system=settings.fleet.system,
+            first_port=settings.ports.engines,
+            clock=Clock(clock_origin_ns, clock_speed),
+        )
+    )

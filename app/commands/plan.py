@@ -1,0 +1,20 @@
+"""`heddle plan`: what the controller decided for the rollout it runs."""
+
+from __future__ import annotations
+
+from heddle.app.commands import options
+
+TYPER = options.help_with("heddle plan", "heddle plan --json")
+
+
+def run(controller: options.Controller = None, json: options.Json = False) -> None:
+    """Show the current plan: layout, policies, predicted makespan, and why."""
+    from heddle.app import show
+    from heddle.app.commands.connect import controller_client, plain
+
+    with controller_client(controller, None, None) as client:
+        told = plain(client.plan())
+    if json:
+        show.as_json(told)
+        return
+    show.table(["plan", ""], [[k, "-" if v is None else str(v)] for k, v in told.items()])

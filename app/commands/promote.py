@@ -1,0 +1,25 @@
+"""`heddle promote`: put a trained predictor live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+TYPER = options.help_with("heddle promote length-20260101-120000-ab12cd")
+
+
+def run(
+    version: Annotated[str, typer.Argument(help="As `heddle predictor` lists it.")],
+    controller: options.Controller = None,
+    data: options.Data = None,
+    token_file: options.TokenFile = None,
+    json: options.Json = False,
+) -> None:
+    """Let that version of the predictor serve; a broken one is refused and the old one serves."""
+    from heddle.app.commands.connect import controller_client, show_predictor
+
+    with controller_client(controller, data, token_file) as client:
+        show_predictor(client.promote(version), json=json)

@@ -1,0 +1,20 @@
+"""`heddle rollback`: let the predictor before this one serve again."""
+
+from __future__ import annotations
+
+from heddle.app.commands import options
+
+TYPER = options.help_with("heddle rollback")
+
+
+def run(
+    controller: options.Controller = None,
+    data: options.Data = None,
+    token_file: options.TokenFile = None,
+    json: options.Json = False,
+) -> None:
+    """Let the predictor that served before serve again."""
+    from heddle.app.commands.connect import controller_client, show_predictor
+
+    with controller_client(controller, data, token_file) as client:
+        show_predictor(client.rollback(), json=json)

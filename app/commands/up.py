@@ -1,0 +1,67 @@
+"""`heddle up`: the whole stack, in front of your fleet or an emulated one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+if TYPE_CHECKING:
+    from heddle.app.compose import Stack
+
+TYPER = options.help_with(
+    "heddle up", "heddle up --worker http://gpu1:30000 --worker http://gpu2:30000"
+)
+
+
+def run(
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a running SGLang engine; repeat.", metavar="URL"),
+    ] = None,
+    gpus: options.Gpus = None,
+    model: options.Model = None,
+    system: options.System = None,
+    speed: options.Speed = None,
+    preset: Annotated[str | None, typer.Option(help="Preset to begin with.")] = None,
+    data: options.Data = None,
+    host: options.Host = None,
+    dashboard: Annotated[bool, typer.Option(help="Serve the pages too.")] = True,
+) -> None:
+    """Start collector, controller and dashboard, and stay until Ctrl-C."""
+    from heddle.app import compose, show
+    from heddle.app.settings import load
+    from heddle.app.supervise import Supervisor
+
+    fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
+    pace = {"fleet.speed": speed, "fleet.workers": tuple(worker) if worker else None}
+    settings = load({"data": data, "host": host, **fleet, **pace})
+    if settings.fleet.workers:
+        compose.reach(settings.fleet.workers)
+        settings.fleet.speed = 1.0
+    chosen = compose.settle_ports(settings, strict=True, dashboard=dashboard, say=show.say)
+    with Supervisor(chosen.data / "logs") as supervisor:
+        stack = compose.start(supervisor, chosen, dashboard=dashboard, say=show.say)
+        _begin(stack, preset)
+        supervisor.stay()
+
+
+def _begin(stack: Stack, preset: str | None) -> None:
+    """Say where everything is; bring the emulated fleet up."""
+    from heddle.app import show
+    from heddle.controller.client import ControllerClient
+
+    settings = stack.settings
+    with ControllerClient(stack.controller_url, token=stack.token, timeout_s=180) as client:
+        if preset:
+            client.switch(preset=preset, who="heddle up", why="asked for on the command line")
+        if not settings.fleet.workers:
+            with show.spinner("the emulated fleet starts"):
+                client.begin_rollout(run="live", rollout="live", expected=0)
+    show.say(f"agents: OPENAI_BASE_URL={stack.controller_url}/v1, or POST {stack.controller_url}")
+    show.say(f"changes need the token in {settings.token_path}")
+    if stack.has_dashboard:
+        show.say(f"open {settings.dashboard_url}")
+    show.say("Ctrl-C stops everything.")
