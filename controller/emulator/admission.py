@@ -120,7 +120,7 @@ class Scheduler:
         self.waiting.append(live)
 
     def keep(self, live: Live, tokens: int, now_s: float) -> None:
-        """Put the first `tokens` of it into the tree and lock them: its private KV becomes shared."""
+        """Put its first `tokens` into the tree and lock them: private KV becomes shared."""
         ids = live.ids if tokens <= len(live.ids) else live.tokens()
         _, node = self.cache.insert(ids[:tokens], now_s)
         self.cache.lock(node)

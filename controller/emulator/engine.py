@@ -83,8 +83,8 @@ class Engine:
 
     def submit(self, request: Request, now_s: float) -> None:
         """Queue a request; refused with SGLang's sentences when it can never run."""
-        target = self._check(request)
         self._run(now_s)
+        target = self._check(request)
         self._sequence += 1
         live = Live(request, target, now_s, self._sequence)
         self._live[request.rid] = live
@@ -123,7 +123,7 @@ class Engine:
         return [] if live is None else live.output(tokens).tolist()
 
     def abort(self, rid: str | None, now_s: float) -> int:
-        """End one request, or all (None): outputs are kept, what was computed stays in the cache."""
+        """End one request (by rid prefix) or all (None); what was computed stays in the cache."""
         self._run(now_s)
         chosen = [x for x in self._live.values() if rid is None or x.request.rid.startswith(rid)]
         self._cut(now_s)
@@ -159,7 +159,8 @@ class Engine:
             or (self.scheduler.waiting and self.paused is None)
         ):
             counts = f"running {len(self.scheduler.running)}, waiting {len(self.scheduler.waiting)}"
-            raise EngineBusy(f"Cache not flushed because there are pending requests ({counts}).")  # noqa: EM102
+            sentence = f"Cache not flushed because there are pending requests ({counts})."
+            raise EngineBusy(sentence)
         self.scheduler.cache.flush()
 
     def sleep(self, tags: set[str], now_s: float) -> float:
@@ -170,7 +171,8 @@ class Engine:
             or self.scheduler.running
             or (self.scheduler.waiting and self.paused is None)
         ):
-            raise EngineBusy("release_memory_occupation should be called only when server is idle.")  # noqa: EM101
+            sentence = "release_memory_occupation should be called only when server is idle."
+            raise EngineBusy(sentence)
         self.asleep |= tags
         if "kv_cache" in tags:
             self.scheduler.cache.flush()
@@ -192,7 +194,8 @@ class Engine:
         """New weights from disk at 4 GB/s; returns the seconds it takes. Flushes unless frozen."""
         self._run(now_s)
         if self._pass is not None or (self.scheduler.running and self.paused is None):
-            raise EngineBusy("update_weights_from_disk waits for running requests; pause first.")  # noqa: EM101
+            sentence = "update_weights_from_disk waits for running requests; pause first."
+            raise EngineBusy(sentence)
         took_s = self.truth.weight_bytes / 4e9
         self._blocked_until_s = max(self._blocked_until_s, now_s + took_s)
         self.weight_version = version
@@ -229,17 +232,19 @@ class Engine:
         size = len(request.ids)
         limit = min(self.config.context_tokens, self.scheduler.capacity) - 1
         if request.rid in self._live:
-            raise BadRequest(f"Duplicate request ID detected: {request.rid}")  # noqa: EM102
+            sentence = f"Duplicate request ID detected: {request.rid}"
+            raise BadRequest(sentence)
         if size == 0:
-            raise BadRequest("input_ids must not be empty")  # noqa: EM101
+            sentence = "input_ids must not be empty"
+            raise BadRequest(sentence)
         if size >= limit:
-            raise BadRequest(
-                f"The input ({size} tokens) is longer than the model's context length "
-                f"({limit + 1} tokens)."
-            )
+            most = f"the model's context length ({limit + 1} tokens)"
+            sentence = f"The input ({size} tokens) is longer than {most}."
+            raise BadRequest(sentence)
         queued = self.config.max_queued
         if queued is not None and len(self.scheduler.waiting) >= queued:
-            raise EngineBusy("The request queue is full.")  # noqa: EM101
+            sentence = "The request queue is full."
+            raise EngineBusy(sentence)
         return min(request.max_new_tokens, limit - size)
 
     def _run(self, now_s: float) -> None:

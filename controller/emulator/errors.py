@@ -22,5 +22,5 @@ class PortInUse(EngineError):
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
-            f"port {port} on {host} is already in use; stop what listens there or pass another --port"
+            f"port {port} on {host} is in use; stop what listens there or choose another --port"
         )

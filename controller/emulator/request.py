@@ -120,7 +120,7 @@ class Live:
 
 
 def content_salt(request: Request) -> int:
-    """64 bits of the salt and the first tokens: what a resumed request shares with its first life."""
+    """64 bits of salt and first tokens: what a resumed request shares with its first life."""
     digest = blake2b(request.ids[:64].tobytes(), digest_size=8)
     digest.update(request.salt.encode())
     return int.from_bytes(digest.digest(), "little")

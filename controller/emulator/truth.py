@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
 from math import log
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from heddle.controller.emulator.errors import EngineError
 # SGLang captures decode graphs for these batch sizes and pads a batch up to the next of them.
 CAPTURED: Final = (1, 2, 4, 8, 12, *range(16, 257, 8))
 HBM_GIB: Final = {"h100_sxm": 80, "h200_sxm": 141}
-# Beyond the sweep of prefix lengths a chunk is priced on the last interval's slope.
 _NOISE_TABLE: Final = 4096
 
 
@@ -152,14 +151,17 @@ def load_truth(system: str, model: str, degree: int, params: TruthParams | None 
     name = model.rsplit("/", 1)[-1]
     if system not in HBM_GIB:
         known = ", ".join(sorted(HBM_GIB))
-        raise EngineError(f"no sweep for system {system!r}; known systems are {known}")  # noqa: EM102
+        sentence = f"no sweep for system {system!r}; known systems are {known}"
+        raise EngineError(sentence)
     rows = _sweep("decode", system)
     models = sorted({row["model"] for row in rows})
     if name not in models:
-        raise EngineError(f"no sweep for model {model!r}; known models are {', '.join(models)}")  # noqa: EM102
+        sentence = f"no sweep for model {model!r}; known models are {', '.join(models)}"
+        raise EngineError(sentence)
     degrees = sorted({int(row["tp"]) for row in rows if row["model"] == name})
     if degree not in degrees:
-        raise EngineError(f"no sweep for degree {degree}; known degrees are {degrees}")  # noqa: EM102
+        sentence = f"no sweep for degree {degree}; known degrees are {degrees}"
+        raise EngineError(sentence)
     return Truth(system, name, degree, params or TruthParams())
 
 
@@ -173,15 +175,14 @@ def truth_hash(truth: Truth) -> str:
 
 
 @lru_cache(maxsize=4)
-def _document(system: str) -> dict[str, dict[str, dict[str, dict[str, dict[str, int]]]]]:
+def _document(system: str) -> dict[str, Any]:
     return json.loads((files("heddle.models.profiles") / f"{system}.json").read_text("utf-8"))
 
 
 @lru_cache(maxsize=4)
 def _sweep(kind: str, system: str) -> list[dict[str, str]]:
     path = files("heddle.models.profiles") / f"{kind}_{system}.csv"
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
+    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
 
 
 def _rows(kind: str, system: str, model: str, degree: int) -> list[dict[str, str]]:

@@ -1,0 +1,220 @@
+"""How does a client that knows SGLang talk to an emulated engine?
+
+Raw ASGI on uvicorn: SGLang 0.5.23's HTTP API in real time x speed. Light on purpose: eight of these
+processes share two cores in a demo. It decides nothing; the engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+import orjson
+import uvicorn
+
+from heddle.controller.clock import Clock
+from heddle.controller.emulator import replies, streams
+from heddle.controller.emulator.control import CONTROL, Answer
+from heddle.controller.emulator.engine import Engine
+from heddle.controller.emulator.errors import EngineError, PortInUse
+from heddle.controller.emulator.parse import (
+    Body,
+    body_of,
+    chat_request,
+    completion_request,
+    generate_request,
+)
+from heddle.controller.emulator.request import EngineConfig, Finished, Request
+from heddle.controller.emulator.runner import Runner
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+GENERATE: Final = "/generate"
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+
+
+class EngineApp:
+    """The ASGI application of one engine."""
+
+    def __init__(self, config: EngineConfig, clock: Clock, port: int = 0) -> None:
+        self.runner = Runner(Engine(config), clock, port)
+        self.config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path, method = scope["path"], scope["method"]
+        raw = await _body(receive)
+        if raw is None:
+            return
+        try:
+            if method == "POST" and path in (GENERATE, CHAT, COMPLETIONS):
+                await self._generation(path, body_of(raw), receive, send)
+            else:
+                await self._control(path, method, raw, send)
+        except EngineError as error:
+            await _json(send, _error(path, error), error.code)
+
+    async def _control(self, path: str, method: str, raw: bytes, send: Send) -> None:
+        known = CONTROL.get(path)
+        if known is None:
+            await _json(send, {"detail": "Not Found"}, 404)
+        elif method not in known.methods:
+            await _json(send, {"detail": "Method Not Allowed"}, 405)
+        else:
+            body = body_of(raw) if method == "POST" else {}
+            answer: Answer = await known.call(self.runner, body)
+            if isinstance(answer, str):
+                await _send(send, answer.encode(), 200, b"text/plain; charset=utf-8")
+            else:
+                await _json(send, answer, 200)
+
+    async def _generation(self, path: str, body: Body, receive: Receive, send: Send) -> None:
+        request = self._request(path, body)
+        future = self.runner.submit(request)
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            if body.get("stream"):
+                await self._stream(path, body, request, future, send, gone)
+            else:
+                await asyncio.wait({future, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if future.done():
+                    await _json(send, self._reply(path, body, request, future.result()), 200)
+        finally:
+            gone.cancel()
+            if not future.done():
+                self.runner.abort(request.rid)
+
+    def _request(self, path: str, body: Body) -> Request:
+        if path == GENERATE:
+            return generate_request(body)
+        parse = chat_request if path == CHAT else completion_request
+        return parse(body, self.config)
+
+    def _reply(self, path: str, body: Body, request: Request, done: Finished) -> dict[str, Any]:
+        if path == GENERATE:
+            return replies.generated(done, request, self.runner.stamp)
+        return streams.openai_reply(self.runner, request, done, body, path == CHAT)
+
+    async def _stream(
+        self,
+        path: str,
+        body: Body,
+        request: Request,
+        future: asyncio.Future[Finished],
+        send: Send,
+        gone: asyncio.Future[None],
+    ) -> None:
+        events = self._events(path, body, request, future)
+        await send(_start(200, b"text/event-stream; charset=utf-8"))
+        async for chunk in events:
+            if gone.done():
+                return
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _events(
+        self, path: str, body: Body, request: Request, future: asyncio.Future[Finished]
+    ) -> AsyncIterator[bytes]:
+        if path == GENERATE:
+            return streams.generate_events(self.runner, request, future)
+        return streams.openai_events(self.runner, request, future, body, path == CHAT)
+
+
+def serve(
+    config: EngineConfig,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 30_000,
+    clock: Clock | None = None,
+) -> None:
+    """Serve one engine until it is told to stop; a port in use raises PortInUse."""
+    listener = bind(host, port)
+    app = EngineApp(config, clock or Clock(), listener.getsockname()[1])
+    # What exists now lives as long as the process: the collector need not look at it again.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    with listener:
+        make_server(app).run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or PortInUse."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(4096)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port) from None
+        sentence = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise EngineError(sentence) from error
+    return listener
+
+
+def make_server(app: EngineApp) -> uvicorn.Server:
+    """uvicorn without what an engine does not need."""
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_level="warning",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+        date_header=False,
+        backlog=4096,
+    )
+    return uvicorn.Server(config)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None when the client left before it was sent."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error(path: str, error: EngineError) -> dict[str, Any]:
+    if path in (CHAT, COMPLETIONS):
+        kind = "BadRequestError"
+        return {"object": "error", "message": str(error), "type": kind, "param": None, "code": 400}
+    return {"error": {"message": str(error)}}
+
+
+def _start(status: int, kind: bytes, length: int | None = None) -> Message:
+    headers = [(b"content-type", kind)]
+    if length is not None:
+        headers.append((b"content-length", str(length).encode()))
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def _json(send: Send, payload: Any, status: int) -> None:
+    await _send(send, orjson.dumps(payload), status, b"application/json")
+
+
+async def _send(send: Send, payload: bytes, status: int, kind: bytes) -> None:
+    await send(_start(status, kind, len(payload)))
+    await send({"type": "http.response.body", "body": payload})

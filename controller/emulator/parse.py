@@ -1,0 +1,168 @@
+"""What does an HTTP body ask of the engine?
+
+SGLang's /generate and the two OpenAI bodies to a `Request`. Text is tokenised by bytes: one token a
+byte, so that growing chats share their prefix; a real tokenizer makes about a quarter as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+from uuid import uuid4
+
+import numpy as np
+import orjson
+
+from heddle.controller.emulator.cache import Ids
+from heddle.controller.emulator.errors import BadRequest
+from heddle.controller.emulator.request import EngineConfig, Request
+
+Body = dict[str, Any]
+# Without a limit a chat may go on to the context's end; looking further than this is never needed,
+# as one in e^68 outputs is longer.
+FREE_TOKENS = 16_384
+
+
+def body_of(raw: bytes) -> Body:
+    """The JSON object of a request."""
+    try:
+        parsed = orjson.loads(raw or b"{}")
+    except orjson.JSONDecodeError as error:
+        sentence = f"the body is not JSON: {error}"
+        raise BadRequest(sentence) from None
+    if not isinstance(parsed, dict):
+        sentence = "the body must be a JSON object"
+        raise BadRequest(sentence)
+    return cast("Body", parsed)
+
+
+def tokens_of(text: str) -> Ids:
+    """One token a byte."""
+    return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
+
+
+def text_of(ids: Ids) -> str:
+    """Back to text; only for ids that the byte tokenizer makes."""
+    return ids.astype(np.uint8).tobytes().decode("ascii", "replace")
+
+
+def generate_request(body: Body) -> Request:
+    """POST /generate: exactly one of input_ids and text, one prompt."""
+    text, raw = body.get("text"), body.get("input_ids")
+    if (text is None) == (raw is None):
+        sentence = "Either text, input_ids or input_embeds should be provided, not several."
+        raise BadRequest(sentence)
+    if isinstance(text, list) or (isinstance(raw, list) and raw and isinstance(raw[0], list)):
+        sentence = "the emulated engine takes one prompt a request, not a batch"
+        raise BadRequest(sentence)
+    sampling = body.get("sampling_params") or {}
+    if not isinstance(sampling, dict):
+        sentence = "sampling_params must be an object"
+        raise BadRequest(sentence)
+    return Request(
+        rid=_rid(body),
+        ids=tokens_of(_string(text, "text")) if raw is None else _ids(raw),
+        max_new_tokens=_count(cast("Body", sampling).get("max_new_tokens"), 128),
+        priority=_count(body.get("priority"), 0, least=-(2**63)),
+        ignore_eos=bool(cast("Body", sampling).get("ignore_eos", False)),
+        salt=_salt(body, cast("Body", sampling).get("sampling_seed")),
+        text=raw is None,
+    )
+
+
+def chat_request(body: Body, config: EngineConfig) -> Request:
+    """POST /v1/chat/completions."""
+    _check_model(body, config)
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        sentence = "messages must be a non-empty list"
+        raise BadRequest(sentence)
+    ids = body.get("input_ids")
+    prompt = tokens_of(template(cast("list[Any]", messages))) if ids is None else _ids(ids)
+    return _openai(body, prompt, body.get("max_completion_tokens") or body.get("max_tokens"))
+
+
+def completion_request(body: Body, config: EngineConfig) -> Request:
+    """POST /v1/completions: the prompt is text or token ids."""
+    _check_model(body, config)
+    prompt = body.get("prompt")
+    ids = _ids(prompt) if isinstance(prompt, list) else tokens_of(_string(prompt, "prompt"))
+    return _openai(body, ids, 16 if body.get("max_tokens") is None else body["max_tokens"])
+
+
+def template(messages: list[Any]) -> str:
+    """ChatML, ending where the assistant begins."""
+    said = [
+        f"<|im_start|>{m.get('role', 'user')}\n{_content(m)}<|im_end|>\n"
+        for m in messages
+        if isinstance(m, dict)
+    ]
+    return "".join(said) + "<|im_start|>assistant\n"
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [p.get("text", "") for p in content if isinstance(p, dict)]
+        content = "".join(str(part) for part in parts)
+    calls = message.get("tool_calls")
+    return f"{content or ''}{orjson.dumps(calls).decode() if calls else ''}"
+
+
+def _openai(body: Body, ids: Ids, limit: Any) -> Request:
+    return Request(
+        rid=_rid(body),
+        ids=ids,
+        max_new_tokens=_count(limit, FREE_TOKENS),
+        priority=_count(body.get("priority"), 0, least=-(2**63)),
+        ignore_eos=bool(body.get("ignore_eos", False)),
+        salt=_salt(body, body.get("seed")),
+        text=True,
+    )
+
+
+def _check_model(body: Body, config: EngineConfig) -> None:
+    asked = body.get("model")
+    if asked in (None, "", "default"):
+        return
+    name = str(asked).split(":", 1)[0].rsplit("/", 1)[-1]
+    if name != config.model.rsplit("/", 1)[-1]:
+        sentence = f"The model `{asked}` does not exist; this engine serves {config.model}."
+        raise BadRequest(sentence)
+
+
+def _rid(body: Body) -> str:
+    rid = body.get("rid")
+    return rid if isinstance(rid, str) and rid else uuid4().hex
+
+
+def _salt(body: Body, seed: Any) -> str:
+    return f"{seed if seed is not None else ''}/{body.get('session_id') or ''}"
+
+
+def _string(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        sentence = f"{name} must be a string"
+        raise BadRequest(sentence)
+    return value
+
+
+def _ids(raw: Any) -> Ids:
+    try:
+        ids = np.array(raw, dtype=np.int32)
+    except (ValueError, TypeError, OverflowError):
+        sentence = "input_ids must be a list of token ids (32-bit integers)"
+        raise BadRequest(sentence) from None
+    if ids.ndim != 1:
+        sentence = "input_ids must be one flat list of token ids"
+        raise BadRequest(sentence)
+    return ids
+
+
+def _count(value: Any, default: int, least: int = 0) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+        sentence = f"expected an integer of at least {least}, got {value!r}"
+        raise BadRequest(sentence)
+    return value

@@ -1,0 +1,66 @@
+"""How does a pure engine meet real time?
+
+Reads the clock, hands its time to the engine, arms one timer for the next event and settles the
+futures of what finished. One asyncio loop, no task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import isinf
+
+from heddle.controller.clock import Clock
+from heddle.controller.emulator.engine import Engine
+from heddle.controller.emulator.request import Finished, Request
+
+
+class Runner:
+    """The engine in clock time; every engine call of the HTTP face goes through `now`."""
+
+    def __init__(self, engine: Engine, clock: Clock, port: int = 0) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.port = port
+        self.streams = 0
+        self._last_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: dict[str, asyncio.Future[Finished]] = {}
+
+    def now(self) -> float:
+        """Fleet seconds since the origin; never runs backwards, whatever the wall clock does."""
+        self._last_s = max(self._last_s, self.clock.now_s())
+        return self._last_s
+
+    def stamp(self, at_s: float) -> float:
+        """A fleet time as UTC seconds, as `meta_info` carries it."""
+        return self.clock.origin_ns / 1e9 + at_s
+
+    def submit(self, request: Request) -> asyncio.Future[Finished]:
+        self.engine.submit(request, self.now())
+        future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
+        self._waiting[request.rid] = future
+        self.settle()
+        return future
+
+    def abort(self, rid: str | None) -> int:
+        count = self.engine.abort(rid, self.now())
+        self.settle()
+        return count
+
+    def settle(self) -> None:
+        """Hand out what ended and arm the timer for what comes next."""
+        for finished in self.engine.advance(self.now()):
+            future = self._waiting.pop(finished.rid, None)
+            if future is not None and not future.done():
+                future.set_result(finished)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self.engine.next_event_s()
+        if not isinf(due_s):
+            wait_s = max(0.0, self.clock.wall_s(due_s - self.now()))
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self.settle)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
