@@ -42,7 +42,9 @@ SENTENCES: Final = {
     "heddle.controller.errors": "ControllerError",
     "heddle.controller.core.types": "CoreError",
     "heddle.models.errors": "ModelsError",
-    "heddle.dashboards.errors": "DashboardsError",
+    "heddle.controller.emulator.errors": "EngineError",
+    "heddle.controller.emulator.workload": "UnknownPreset",
+    "heddle.models.latency": "LatencyError",
 }
 """The exception tree of each room: one sentence for a person."""
 

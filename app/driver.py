@@ -204,10 +204,10 @@ async def _send(fleet: _Fleet, headers: dict[str, str], body: bytes) -> list[int
     try:
         async with fleet.session.post(fleet.url, data=body, headers=headers) as reply:
             payload = await reply.read()
-    except aiohttp.ClientConnectionError as error:
-        raise _Busy(type(error).__name__, 0.5) from error
-    except TimeoutError:
+    except TimeoutError:  # before the connection errors: aiohttp's own timeout is both
         _fail("no answer in time")
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+        raise _Busy(type(error).__name__, 0.5) from error
     if reply.status in (429, 503):
         name = f"HTTP {reply.status}"
         raise _Busy(name, _retry_after(reply.headers.get("Retry-After")))

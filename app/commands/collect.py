@@ -21,13 +21,16 @@ def run(
     """Take spans over OTLP, keep them in DuckDB, answer queries."""
     from heddle.app.settings import load
     from heddle.collector.service import serve
+    from heddle.collector.settings import CollectorSettings
 
     flags = {"ports.otlp_http": http_port, "ports.otlp_grpc": grpc_port}
     settings = load({"data": data, "host": host, "ports.queries": query_port, **flags})
     serve(
-        settings.data,
-        host=settings.host,
-        http_port=settings.ports.otlp_http,
-        grpc_port=settings.ports.otlp_grpc,
-        query_port=settings.ports.queries,
+        CollectorSettings(
+            data_dir=settings.data,
+            host=settings.host,
+            http_port=settings.ports.otlp_http,
+            grpc_port=settings.ports.otlp_grpc,
+            query_port=settings.ports.queries,
+        )
     )

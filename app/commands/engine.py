@@ -24,15 +24,15 @@ def run(
 ) -> None:
     """Serve one emulated SGLang engine."""
     from heddle.controller.clock import Clock
-    from heddle.controller.emulator import http
+    from heddle.controller.emulator.http import serve
+    from heddle.controller.emulator.request import EngineConfig
+    from heddle.controller.emulator.truth import TruthParams
 
-    http.serve(
-        host=host,
-        port=port,
+    config = EngineConfig(
+        system=system,
+        model=model,
         degree=degree,
         worker_id=worker_id,
-        model=model,
-        system=system,
-        seed=seed,
-        clock=Clock(clock_origin_ns, clock_speed),
+        truth=TruthParams(seed=seed),
     )
+    serve(config, host=host, port=port, clock=Clock(clock_origin_ns, clock_speed))
