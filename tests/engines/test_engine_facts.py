@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from engine_processes import Engine
 
 # The first test of a kind waits for its engine to start.
 pytestmark = pytest.mark.timeout(420)
@@ -25,7 +26,7 @@ TIMINGS = (
 
 
 @pytest.fixture
-def http(engine: Any) -> Iterator[httpx.Client]:
+def http(engine: Engine) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=engine.url, timeout=60.0) as client:
         yield client
 

@@ -7,6 +7,7 @@ engine's own timings, not from the emulator's.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from typing import Any
 import httpx
 import polars as pl
 import pytest
-from conftest import HEDDLE, Engine, free_port, running
+from engine_processes import HEDDLE, Engine, free_port, running
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.tracing import Emitter, Tracer, Trajectory
@@ -189,9 +190,9 @@ def test_a_steps_parts_are_the_engines_own_and_fit_inside_it(stack: Stack, gener
     steps = settled(stack, "steps", generated, GROUPS * SAMPLES * STEPS, "finished")
     for part in ("held_ns", "queue_ns", "prefill_ns", "decode_ns"):
         assert steps[part].null_count() == 0
-        assert steps[part].min() >= 0
-    assert steps["prefill_ns"].min() > 0
-    assert steps["decode_ns"].min() > 0
+        assert (steps[part] >= 0).all()
+    assert (steps["prefill_ns"] > 0).all()
+    assert (steps["decode_ns"] > 0).all()
     whole = steps["end_ns"] - steps["start_ns"]
     parts = steps["held_ns"] + steps["queue_ns"] + steps["prefill_ns"] + steps["decode_ns"]
     assert (parts <= whole).all()
@@ -230,14 +231,12 @@ def test_the_store_holds_every_step_of_a_chat_rollout(stack: Stack, chatted: str
     steps = settled(stack, "steps", chatted, GROUPS * SAMPLES * STEPS, "finished")
     assert steps.height == GROUPS * SAMPLES * STEPS
     assert steps["output_tokens"].to_list() == [OUTPUT] * steps.height
-    assert steps["input_tokens"].min() > 0
+    assert (steps["input_tokens"] > 0).all()
     timed = steps["prefill_ns"].fill_null(0) + steps["decode_ns"].fill_null(0)
-    assert timed.min() > 0
+    assert (timed > 0).all()
 
 
 def test_an_unreachable_worker_is_one_sentence(tmp_path: Path) -> None:
-    import subprocess
-
     url = f"http://127.0.0.1:{free_port()}"
     command = [HEDDLE, "up", "--worker", url, "--data", tmp_path, "--no-dashboard"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
