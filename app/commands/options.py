@@ -29,7 +29,7 @@ Controller = Annotated[
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help="File that holds the control token.")
 ]
-Run = Annotated[str | None, typer.Option("--run", help="The run; the newest when left out.")]
+Run = Annotated[str | None, typer.Option("--run", help="The run; all of them when left out.")]
 OriginNs = Annotated[
     int, typer.Option("--clock-origin-ns", help="Where emulated time starts, UTC nanoseconds.")
 ]

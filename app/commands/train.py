@@ -1,0 +1,72 @@
+"""`heddle train`: a length predictor from the store's own traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heddle.app.commands import options
+
+if TYPE_CHECKING:
+    from heddle.models.dataset import Dataset
+    from heddle.models.train import TrainResult
+
+TYPER = options.help_with("heddle train", "heddle train --run exp-7 --split rollout --json")
+
+
+def run(
+    run_id: options.Run = None,
+    rollout: Annotated[str | None, typer.Option(help="Only this rollout.")] = None,
+    split: Annotated[str, typer.Option(help="Held out: group, task or rollout.")] = "group",
+    epochs: Annotated[int, typer.Option(help="At most.", min=1)] = 60,
+    seed: options.Seed = 0,
+    collector: options.Collector = None,
+    data: options.Data = None,
+    json: options.Json = False,
+) -> None:
+    """Train, compare with group history on held-out groups, and keep the result; promote it next."""
+    from rich.console import Console
+
+    from heddle.app import show
+    from heddle.app.errors import fail
+    from heddle.app.settings import load
+    from heddle.models.registry import Registry
+    from heddle.models.train import Args
+    from heddle.models.train import run as train
+
+    if split not in ("group", "task", "rollout"):
+        fail(f"--split {split!r} is unknown; choose one of group, task, rollout")
+    settings = load({"collector": collector, "data": data})
+    dataset = _dataset(settings.query_url, run_id, rollout)
+    args = Args(seed=seed, epochs=epochs, split=split)
+    console = Console(stderr=True) if json else show.OUT
+    result = train(dataset, args, Registry(settings.data / "predictors"), console)
+    if json:
+        show.as_json(_told(result))
+    else:
+        show.OUT.print(f"put it live with: heddle promote {result.version.version}")
+
+
+def _dataset(url: str, run_id: str | None, rollout: str | None) -> Dataset:
+    """Every finished trajectory of the run: all runs when none is named."""
+    from heddle.app import show
+    from heddle.app.commands.connect import collector_client
+    from heddle.models.dataset import from_collector
+
+    with collector_client(url) as client, show.spinner("reading the store"):
+        frames = (
+            client.query(name, run=run_id, rollout=rollout)
+            for name in ("trajectories", "steps", "tool_calls")
+        )
+        return from_collector(*frames)
+
+
+def _told(result: TrainResult) -> dict[str, Any]:
+    return {
+        "version": result.version.version,
+        "accepted": result.verdict.accepted,
+        "because": result.verdict.because,
+        "train_s": result.train_s,
+        "folder": result.folder,
+    }
