@@ -10,21 +10,9 @@ from typing import Any
 import pytest
 import streamlit as st
 
-from heddle.collector.errors import CollectorUnreachable
 from heddle.dashboards import client
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-
-class Gone:
-    """A collector that does not answer."""
-
-    def query(self, name: str, **filters: Any) -> Any:
-        message = "no collector answers at http://127.0.0.1:4319"
-        raise CollectorUnreachable(message)
-
-    def health(self) -> Any:
-        return self.query("healthz")
 
 
 @pytest.fixture

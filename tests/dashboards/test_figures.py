@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 import pytest
@@ -128,7 +130,7 @@ def test_a_step_is_cut_in_order_and_its_pieces_cover_it() -> None:
     assert [piece.phase for piece in found] == ["held", "queue", "prefill", "decode", "rest"]
     assert found[0].start_ns == 0
     assert found[-1].end_ns == 10 * SECOND
-    assert all(a.end_ns == b.start_ns for a, b in zip(found, found[1:], strict=False))
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(found))
 
 
 def test_a_running_step_is_drawn_to_now() -> None:

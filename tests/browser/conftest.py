@@ -1,0 +1,44 @@
+"""One chromium for all browser tests; services and dashboards per test where they must die."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from browser.fake_rollouts import Story
+from browser.fake_services import TOKEN, Switchboard, collector_app, controller_app, served
+from browser.pages import chromium, streamlit
+from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def story() -> Story:
+    """Hostile where it can be: every name a span may carry is markup."""
+    return Story(("verl", "heddle"), trajectories=32, hostile=True)
+
+
+@pytest.fixture(scope="session")
+def board() -> Switchboard:
+    return Switchboard()
+
+
+@pytest.fixture(scope="session")
+def dashboard(story: Story, board: Switchboard) -> Iterator[str]:
+    """The address of a dashboard with both services behind it."""
+    with (
+        served(collector_app(story)) as collector,
+        served(controller_app(board)) as controller,
+        streamlit(collector, controller, TOKEN) as url,
+    ):
+        yield url

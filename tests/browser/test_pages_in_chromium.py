@@ -1,0 +1,135 @@
+"""The pages in a real browser: they load, show text as text, follow links, and outlive a service."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from browser.fake_rollouts import HOSTILE, RUN, Story
+from browser.fake_services import Switchboard, collector_app, served
+from browser.pages import settle, streamlit
+from playwright.sync_api import Browser, Page, expect
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    opened = browser.new_page(viewport={"width": 1280, "height": 1600})
+    yield opened
+    opened.close()
+
+
+def _open(page: Page, url: str, path: str = "", **address: str) -> list[str]:
+    """The page, settled; the addresses outside this machine it asked for."""
+    outside: list[str] = []
+
+    def watch(request: Any) -> None:
+        if not request.url.startswith((url, "data:", "blob:", url.replace("http", "ws"))):
+            outside.append(request.url)
+
+    page.on("request", watch)
+    query = "&".join(f"{name}={quote(value)}" for name, value in address.items())
+    page.goto(f"{url}/{path}?{query}")
+    settle(page)
+    return outside
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("", "Where did the GPU time go?"),
+        ("tail", "The long tail"),
+        ("trajectory", "Trajectory"),
+        ("policies", "Policies"),
+    ],
+)
+def test_every_page_loads_and_asks_nobody_outside(
+    page: Page, dashboard: str, path: str, title: str
+) -> None:
+    outside = _open(page, dashboard, path, run=RUN)
+    expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    assert page.locator('[data-testid="stException"]').count() == 0
+    assert outside == []
+
+
+def test_markup_in_span_text_is_shown_as_text(page: Page, browser: Browser) -> None:
+    story = Story(("verl",), trajectories=8, hostile=True)
+    for table in ("trajectories", "steps", "tool_calls", "moves", "spans"):
+        for row in story.rows[table]:
+            row["group_id"] = row["worker_id"] = row["because"] = HOSTILE
+            if table == "spans":
+                row["service"] = row["name"] = row["attrs"] = HOSTILE
+    for table in ("strips", "partition"):
+        for row in story.rows[table]:
+            row["worker_id"] = HOSTILE + row["worker_id"]
+    for row in story.rows["rollouts"]:
+        row["preset"] = HOSTILE
+    with served(collector_app(story)) as collector, streamlit(collector, collector) as url:
+        for path in ("", "tail", "trajectory"):
+            _open(page, url, path)
+            assert page.locator('img[src="x"]').count() == 0
+            assert page.locator('a[href^="javascript"]').count() == 0
+            assert "owned" not in page.title()
+        for tab in ("Decisions", "Tools and moves", "Spans"):
+            page.get_by_role("tab", name=tab).click()
+            page.wait_for_timeout(400)
+        assert "owned" not in page.title()
+        assert "<img src=x" in page.inner_text('[data-testid="stMain"]')
+
+
+def test_a_deep_link_restores_the_view(page: Page, dashboard: str) -> None:
+    name = "rollout-1-g01-s3"
+    _open(page, dashboard, "trajectory", run=RUN, rollout="rollout-1", trajectory=name)
+    shown = page.get_by_role("combobox", name="Trajectory, last to finish first")
+    assert name in (shown.input_value() or page.inner_text('[data-testid="stMain"]'))
+    assert "rollout-1" in page.inner_text('[data-testid="stSidebar"]')
+
+
+def test_links_between_pages_keep_the_selection(page: Page, dashboard: str) -> None:
+    _open(page, dashboard, "", run=RUN, rollout="rollout-1")
+    page.get_by_test_id("stSidebar").get_by_role("link", name="Long tail").click()
+    expect(page.get_by_role("heading", name="The long tail")).to_be_visible()
+    assert "rollout=rollout-1" in page.url
+
+
+def test_a_row_opens_its_trajectory(page: Page, dashboard: str, story: Story) -> None:
+    _open(page, dashboard, "", run=RUN, rollout="rollout-2")
+    table = page.get_by_test_id("stDataFrame").first
+    box = table.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 16, box["y"] + 52)
+    expect(page.get_by_role("heading", name="Trajectory", exact=True)).to_be_visible()
+    last = story.query("trajectories", rollout="rollout-2").sort("end_ns")["trajectory_id"][-1]
+    page.wait_for_url(f"**trajectory={last}*")
+
+
+def test_a_switch_made_in_the_page_reaches_the_controller(
+    page: Page, dashboard: str, board: Switchboard
+) -> None:
+    _open(page, dashboard, "policies", run=RUN)
+    page.get_by_role("button", name="heddle", exact=True).click()
+    page.get_by_label("Who").fill("ada")
+    page.get_by_label("Why").fill("long tail")
+    page.get_by_label("Why").press("Tab")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The choices above are the ones in force.")).to_be_visible()
+    assert board.switches["order"] == "longest-first"
+    assert (board.audit[-1]["who"], board.audit[-1]["why"]) == ("ada", "long tail")
+
+
+def test_a_dead_collector_shows_its_banner_and_the_page_recovers(page: Page) -> None:
+    story = Story(("verl",), trajectories=6)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    collector = f"http://127.0.0.1:{port}"
+    with streamlit(collector, collector) as url:
+        with served(collector_app(story), port):
+            _open(page, url)
+            expect(page.get_by_text("Busy", exact=True)).to_be_visible()
+        expect(page.get_by_text("what you see may be out of date")).to_be_visible(timeout=9_000)
+        expect(page.get_by_text("Busy", exact=True)).to_be_visible()
+        with served(collector_app(story), port):
+            gone = page.get_by_text("what you see may be out of date")
+            expect(gone).to_have_count(0, timeout=12_000)
