@@ -237,4 +237,5 @@ def _explained_by_worker(
     covered = _before(np.where(blamed > 0, length_ns, 0))
     for strip in strips:
         lo, hi = np.searchsorted(edges, (strip.start_ns, strip.end_ns))
-        by_worker[strip.worker_id or ""] += strip.gpus * int(covered[hi] - covered[lo])
+        if covered[hi] > covered[lo]:
+            by_worker[strip.worker_id or ""] += strip.gpus * int(covered[hi] - covered[lo])
