@@ -17,7 +17,7 @@ from heddle.app.supervise import die_with_parent
 if TYPE_CHECKING:
     import typer
 
-COMMANDS: Final = (
+COMMANDS: Final = (  # in the order of --help; the function is `run` of the module of that name
     "up",
     "demo",
     "replay",
@@ -35,7 +35,6 @@ COMMANDS: Final = (
     "bench",
     "doctor",
 )
-"""In the order of --help; each is the function `run` of heddle.app.commands.<name>."""
 
 SENTENCES: Final = {
     "heddle.collector.errors": "CollectorError",

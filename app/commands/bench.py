@@ -16,7 +16,10 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="One run, in about a minute.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Measure, and say which targets were met; exit 0 whatever was met."""
+    """Measure Heddle on this machine.
+
+    Exit code 0 whatever was met.
+    """
     from heddle.app import show
     from heddle.app.bench import figures
 

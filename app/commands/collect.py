@@ -18,7 +18,7 @@ def run(
     grpc_port: Annotated[int | None, typer.Option(help="OTLP over gRPC.")] = None,
     query_port: Annotated[int | None, typer.Option(help="Queries.")] = None,
 ) -> None:
-    """Take spans over OTLP, keep them in DuckDB, answer queries."""
+    """Keep spans in DuckDB, answer queries."""
     from heddle.app.settings import load
     from heddle.collector.service import serve
     from heddle.collector.settings import CollectorSettings

@@ -40,7 +40,7 @@ def run(
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
-    """Stand between agents and engines: order, place, move, and send spans."""
+    """Stand between agents and engines."""
     from heddle.app.settings import load, token_in_file
     from heddle.controller.clock import Clock
     from heddle.controller.service import ControllerConfig, serve

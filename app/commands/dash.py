@@ -24,7 +24,7 @@ def run(
     data: options.Data = None,
     token_file: options.TokenFile = None,
 ) -> None:
-    """Serve the dashboard of a running collector and controller."""
+    """Serve the dashboard."""
     import heddle.app
     from heddle.app.errors import PortInUse
     from heddle.app.settings import load, token

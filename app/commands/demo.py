@@ -25,7 +25,10 @@ def run(
     dashboard: Annotated[bool, typer.Option(help="Serve the pages too.")] = True,
     json: options.Json = False,
 ) -> None:
-    """Run the same agentic rollout under presets verl and heddle on an emulated fleet."""
+    """Run one rollout under two presets, and compare.
+
+    The fleet is emulated: presets verl and heddle play the same trajectories, paired.
+    """
     from heddle.app import compose, demo, show
     from heddle.app.rollouts import Session
     from heddle.app.settings import load

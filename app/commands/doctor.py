@@ -19,7 +19,10 @@ EXTRAS: Final = {"duckdb": "serve", "streamlit": "dash", "torch": "train", "ray"
 
 
 def run(data: options.Data = None, json: options.Json = False) -> None:
-    """Print the settings in force and what is wrong; exit 1 when something is."""
+    """Print the settings and what is wrong.
+
+    Exit code 1 when something is wrong.
+    """
     from heddle.app import show
     from heddle.app.settings import load
 

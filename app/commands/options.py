@@ -39,5 +39,6 @@ ClockSpeed = Annotated[
 
 
 def help_with(*examples: str) -> dict[str, Any]:
-    """Keywords of a typer command whose --help ends with examples."""
-    return {"epilog": "Examples: " + "  |  ".join(examples)}
+    """Keywords of a typer command whose --help ends with examples, one a line."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    return {"epilog": f"\b\nExamples:\n{lines}"}

@@ -8,7 +8,7 @@ TYPER = options.help_with("heddle plan", "heddle plan --json")
 
 
 def run(controller: options.Controller = None, json: options.Json = False) -> None:
-    """Show the current plan: layout, policies, predicted makespan, and why."""
+    """Show what the controller decided, and why."""
     from heddle.app import show
     from heddle.app.commands.connect import controller_client, plain
 

@@ -8,7 +8,7 @@ TYPER = options.help_with("heddle predictor", "heddle predictor --json")
 
 
 def run(controller: options.Controller = None, json: options.Json = False) -> None:
-    """Show the predictor that serves and the versions that could."""
+    """Show which predictor serves."""
     from heddle.app.commands.connect import controller_client, show_predictor
 
     with controller_client(controller, None, None) as client:

@@ -18,7 +18,10 @@ def run(
     token_file: options.TokenFile = None,
     json: options.Json = False,
 ) -> None:
-    """Let that version of the predictor serve; a broken one is refused and the old one serves."""
+    """Put a version of the predictor live.
+
+    A broken one is refused, and the one that serves goes on.
+    """
     from heddle.app.commands.connect import controller_client, show_predictor
 
     with controller_client(controller, data, token_file) as client:

@@ -44,7 +44,11 @@ def run(
     otlp: Annotated[str | None, typer.Option(help="Where that collector takes spans.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Send the trajectories of a parquet file through the controller, and check the store."""
+    """Send recorded trajectories through Heddle.
+
+    Runs on a stack of its own, or on the running one at --controller. The store is compared with
+    the file afterwards; exit code 1 says that they differ.
+    """
     from heddle.app import recorded, show
     from heddle.app.settings import load
 

@@ -23,7 +23,10 @@ def run(
     ] = None,
     collector: options.Collector = None,
 ) -> None:
-    """Export the report of a trajectory: self-contained HTML, or JSON."""
+    """Export the report of a trajectory.
+
+    Self-contained HTML, or JSON.
+    """
     from heddle.app import show
     from heddle.app.commands.connect import collector_client
     from heddle.app.errors import fail

@@ -13,7 +13,7 @@ def run(
     token_file: options.TokenFile = None,
     json: options.Json = False,
 ) -> None:
-    """Let the predictor that served before serve again."""
+    """Let the predictor before serve again."""
     from heddle.app.commands.connect import controller_client, show_predictor
 
     with controller_client(controller, data, token_file) as client:

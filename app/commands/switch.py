@@ -27,7 +27,10 @@ def run(
     token_file: options.TokenFile = None,
     json: options.Json = False,
 ) -> None:
-    """Show the policies in force, or change them; every change is audited."""
+    """Show or change the policies in force.
+
+    A change takes effect at once, needs the token and is audited.
+    """
     import getpass
 
     from heddle.app.commands.connect import controller_client

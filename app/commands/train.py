@@ -25,7 +25,10 @@ def run(
     data: options.Data = None,
     json: options.Json = False,
 ) -> None:
-    """Train, compare with group history on held-out groups, and keep the result; promote it next."""
+    """Train a length predictor from the store.
+
+    It is compared with group history on held-out groups and kept; `heddle promote` puts it live.
+    """
     from rich.console import Console
 
     from heddle.app import show

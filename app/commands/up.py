@@ -30,7 +30,7 @@ def run(
     host: options.Host = None,
     dashboard: Annotated[bool, typer.Option(help="Serve the pages too.")] = True,
 ) -> None:
-    """Start collector, controller and dashboard, and stay until Ctrl-C."""
+    """Start the whole stack, and stay until Ctrl-C."""
     from heddle.app import compose, show
     from heddle.app.settings import load
     from heddle.app.supervise import Supervisor

@@ -1,0 +1,73 @@
+"""Claims about the command line: help has examples, mistakes are sentences."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from heddle.app.cli import COMMANDS, EXTRAS, SENTENCES, _is_sentence
+from heddle.collector.errors import CollectorUnreachable
+from heddle.controller.core.policies import UnknownPolicy
+
+
+def heddle(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "heddle.app.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def test_every_command_says_what_it_does_and_shows_an_example(capsys):
+    from heddle.app.cli import build
+
+    app = build()
+    for name in COMMANDS:
+        with pytest.raises(SystemExit):
+            app([name, "--help"])
+        said = capsys.readouterr().out
+        assert f"Examples:\n    heddle {name}" in said, name
+
+
+def test_the_rooms_own_errors_are_sentences_and_others_are_defects():
+    assert _is_sentence(CollectorUnreachable("x"))
+    assert _is_sentence(UnknownPolicy("order", "sjf"))
+    assert not _is_sentence(KeyError("x"))
+
+
+def test_every_error_tree_the_command_line_knows_exists():
+    from importlib import import_module
+
+    for module, name in SENTENCES.items():
+        assert issubclass(getattr(import_module(module), name), Exception)
+
+
+def test_every_extra_is_one_that_the_package_offers():
+    from importlib.metadata import metadata
+
+    offered = set(metadata("heddle-rollout").get_all("Provides-Extra") or ())
+    assert set(EXTRAS.values()) <= offered
+
+
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(tmp_path):
+    ended = heddle("replay", "nowhere.parquet", cwd=tmp_path)
+
+    assert ended.returncode == 2
+    assert ended.stderr.strip() == "heddle: there is no file nowhere.parquet"
+    assert ended.stdout == ""
+
+
+def test_a_missing_library_names_the_extra_that_brings_it(tmp_path):
+    code = "import sys; sys.modules['typer'] = None; from heddle.app.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ended.returncode == 2
+    assert "pip install 'heddle-rollout[serve]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
