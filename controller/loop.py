@@ -1,7 +1,7 @@
 """Who waits, who runs, and what happens next?
 
 The live state and every decision on it. First steps wait here until admission lets them go, steps
-of started trajectories go before them. One decision an event-loop turn however many things happened.
+of started trajectories go before them. One decision an event-loop turn, whatever happened in it.
 Fleet time comes from the Clock, chance from one generator.
 """
 

@@ -23,7 +23,7 @@ class TooLarge(ControllerError):
     status = 413
 
 
-class ClientLeft(Exception):  # noqa: N818 (an event, not a mistake)
+class ClientLeft(Exception):
     """The connection closed before the body was whole."""
 
 

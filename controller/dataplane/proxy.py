@@ -56,6 +56,9 @@ class Exchange:
     body: Body
     send: Send
     began: bool = False
+    """Whether the head of the answer is out."""
+    ended: bool = False
+    """Whether its last byte is: a server then reports the client as gone."""
 
     @property
     def streams(self) -> bool:
@@ -126,10 +129,13 @@ class Proxy:
         left = asyncio.ensure_future(asgi.until_left(receive))
         try:
             await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not exchange.ended:
+                work.cancel()
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
         finally:
             left.cancel()
-            if not work.done():
-                work.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await work
 
@@ -149,7 +155,8 @@ class Proxy:
                     raise
                 if not self._loop.fleet.alive:
                     self._loop.drop(step, "engine_lost")
-                    raise NoWorker(f"{error}; {NOBODY}") from error
+                    message = f"{error}; {NOBODY}"
+                    raise NoWorker(message) from error
                 self._loop.again(step)
             except EngineError as error:
                 self._loop.drop(step, "engine_died")
@@ -159,8 +166,14 @@ class Proxy:
                 self._loop.drop(step, "client_unreachable")
                 raise
             else:
-                self._loop.served(step, usage)
+                self._done(step, usage)
                 return
+
+    def _done(self, step: Step, usage: Usage) -> None:
+        if usage.error is None:
+            self._loop.served(step, usage)
+        else:
+            self._loop.drop(step, usage.error)
 
     async def _forward(self, exchange: Exchange, step: Step, grant: Grant) -> Usage:
         body = exchange.body.dump(_injected(exchange, step, grant))
@@ -174,8 +187,8 @@ class Proxy:
         reply = await grant.worker.engine.send(exchange.path, body, headers)
         usage, content = _read(exchange, reply.body)
         if reply.status >= 400:
-            usage = Usage(finish_reason="error")
-        exchange.began = True
+            usage = Usage(error=f"http_{reply.status}")
+        exchange.began = exchange.ended = True
         await asgi.answer(exchange.send, reply.status, content, reply.content_type, extra)
         return usage
 
@@ -190,9 +203,12 @@ class Proxy:
                 passed = watch.feed(chunk)
                 if passed:
                     await _more(exchange.send, passed)
+            exchange.ended = True
             await exchange.send({"type": "http.response.body", "body": watch.flush()})
         finally:
             await stream.close()
+        if stream.status >= 400:
+            return Usage(error=f"http_{stream.status}")
         last = watch.last()
         if exchange.path == GENERATE:
             return of_generate(last)

@@ -27,6 +27,8 @@ class Usage:
     decode_s: float | None = None
     output_ids: bytes | None = None
     policy_version: str | None = None
+    error: str | None = None
+    """What an engine's refusal is called on the span."""
 
     def fitted(self, inside_s: float) -> tuple[float, float, float]:
         """Queue, prefill and decode, cut in that order so that they fit the engine's part."""

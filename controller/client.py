@@ -1,0 +1,185 @@
+"""How do dashboards, commands and trainers talk to a controller from Python?
+
+Synchronous, one connection pool, one method a route; every failure is one sentence.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from heddle.controller import wire
+from heddle.controller.errors import ControllerError
+
+
+class ControllerRefused(ControllerError):
+    """The controller answered with an error; `status` is the HTTP status."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class ControllerUnreachable(ControllerError):
+    """Nobody answers at that address."""
+
+    status = 503
+
+
+class ControllerClient:
+    """Talks to the control plane, by default http://127.0.0.1:8600."""
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 120.0) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s)
+
+    def health(self) -> wire.Health:
+        """Whether steps can be taken."""
+        return wire.Health.model_validate(self._get("/healthz"))
+
+    def healthy(self) -> bool:
+        """Whether the controller answers."""
+        try:
+            return self.health().ok
+        except ControllerError:
+            return False
+
+    def wait_healthy(self, timeout_s: float = 30.0) -> None:
+        """Return once it answers; ControllerUnreachable when that takes longer."""
+        deadline = time.monotonic() + timeout_s
+        while not self.healthy():
+            if time.monotonic() > deadline:
+                message = f"the controller at {self.url} did not answer within {timeout_s:g} s"
+                raise ControllerUnreachable(message)
+            time.sleep(0.05)
+
+    def begin_rollout(self, asked: wire.RolloutBegin) -> wire.RolloutReply:
+        """Returns when the fleet serves; the window starts then."""
+        return wire.RolloutReply.model_validate(self._post("/rollouts", asked.model_dump()))
+
+    def end_rollout(self, run: str, rollout: str) -> wire.RolloutEnded:
+        """Close the window."""
+        return wire.RolloutEnded.model_validate(
+            self._post(f"/rollouts/{rollout}/end", {"run": run})
+        )
+
+    def rollouts(self) -> list[wire.RolloutState]:
+        """Every rollout begun there."""
+        return [wire.RolloutState.model_validate(r) for r in self._get("/rollouts")]
+
+    def finish_trajectory(
+        self,
+        run: str,
+        trajectory: str,
+        *,
+        reward: float | None = None,
+        outcome: str | None = None,
+        truncated: bool | None = None,
+    ) -> bool:
+        """Say that a trajectory is over; whether the controller knew it."""
+        said = {"run": run, "reward": reward, "outcome": outcome, "truncated": truncated}
+        return bool(self._post(f"/trajectories/{trajectory}/finish", said)["known"])
+
+    def trajectories(self, run: str | None = None) -> list[wire.TrajectoryState]:
+        """The live ones."""
+        found = self._get("/trajectories", run=run)
+        return [wire.TrajectoryState.model_validate(t) for t in found]
+
+    def switches(self, run: str = "") -> wire.SwitchState:
+        """What is in force, and what there is."""
+        return wire.SwitchState.model_validate(self._get("/switches", run=run))
+
+    def switch(
+        self,
+        *,
+        run: str | None = None,
+        preset: str | None = None,
+        who: str,
+        why: str = "",
+        **choices: str,
+    ) -> wire.SwitchState:
+        """Change a preset or single choices, as switch(order="fcfs", who="me")."""
+        said: dict[str, Any] = {"run": run, "preset": preset, "who": who, "why": why, **choices}
+        return wire.SwitchState.model_validate(self._post("/switches", said))
+
+    def audit(self, limit: int = 200) -> list[wire.AuditEntry]:
+        """Who changed what, newest first."""
+        found = self._get("/switches/audit", limit=limit)
+        return [wire.AuditEntry.model_validate(e) for e in found]
+
+    def workers(self) -> list[wire.WorkerState]:
+        """Every worker."""
+        return [wire.WorkerState.model_validate(w) for w in self._get("/workers")]
+
+    def add_worker(self, url: str, degree: int | None = None) -> wire.WorkerState:
+        """Register an engine."""
+        said = {"url": url, "degree": degree}
+        return wire.WorkerState.model_validate(self._post("/workers", said))
+
+    def remove_worker(self, worker_id: str) -> None:
+        """It takes no more steps."""
+        self._call("DELETE", f"/workers/{worker_id}")
+
+    def decisions(self, limit: int = 100) -> list[wire.Decision]:
+        """The newest releases and moves."""
+        return list(self._get("/decisions", limit=limit))
+
+    def plan(self) -> wire.PlanState:
+        """What each open rollout got."""
+        return wire.PlanState.model_validate(self._get("/plan"))
+
+    def predictor(self) -> wire.PredictorState:
+        """Who predicts."""
+        return wire.PredictorState.model_validate(self._get("/predictor"))
+
+    def promote(self, version: str) -> wire.PredictorState:
+        """Put a version live."""
+        found = self._post("/predictor/promote", {"version": version})
+        return wire.PredictorState.model_validate(found)
+
+    def rollback(self) -> wire.PredictorState:
+        """Back to the one before."""
+        return wire.PredictorState.model_validate(self._post("/predictor/rollback", {}))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> ControllerClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _get(self, path: str, **params: Any) -> Any:
+        return self._call("GET", path, params={k: v for k, v in params.items() if v is not None})
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._call("POST", path, json=body)
+
+    def _call(self, method: str, path: str, **how: Any) -> Any:
+        try:
+            reply = self._http.request(method, f"/heddle/v1{path}", **how)
+            body: Any = reply.json()
+        except httpx.TimeoutException as error:
+            message = f"the controller at {self.url} did not answer {path} in time"
+            raise ControllerUnreachable(message) from error
+        except httpx.HTTPError as error:
+            message = f"no controller answers at {self.url} ({error}); start one: heddle control"
+            raise ControllerUnreachable(message) from error
+        except ValueError as error:
+            message = f"what answers at {self.url} is no Heddle controller: {path} is not JSON"
+            raise ControllerError(message) from error
+        if reply.is_error:
+            said = body.get("error") if isinstance(body, dict) else None
+            raise ControllerRefused(reply.status_code, said or f"status {reply.status_code}")
+        return body

@@ -1,0 +1,308 @@
+"""What can an operator ask and change? The control plane under /heddle/v1.
+
+The guard in front has already checked token, content type, Origin and Host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from heddle.collector import conventions as c
+from heddle.collector import ids
+from heddle.controller import wire
+from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
+from heddle.controller.core.types import CoreError
+from heddle.controller.errors import BadRequest, ControllerError
+from heddle.controller.journal import Change
+
+PREDICTOR: Final = "predictor"
+PREDICTORS: Final = ("group-history",)
+"""Versions this controller can serve; learned ones come with the registry."""
+
+router = APIRouter(prefix="/heddle/v1")
+
+
+def control_app(up: Callable[[], Any]) -> FastAPI:
+    """The control plane; `up` gives the running controller."""
+    app = FastAPI(
+        title="Heddle controller",
+        # FastAPI would trace itself into any global tracer provider (stack.md section 4).
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        responses={400: {"model": wire.Failure}},
+    )
+    app.state.up = up
+    app.include_router(router)
+    app.add_exception_handler(ControllerError, _controller_error)
+    app.add_exception_handler(CoreError, _core_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_api_route("/healthz", health, methods=["GET"], response_model=wire.Health)
+    return app
+
+
+def _up(request: Request) -> Any:
+    return request.app.state.up()
+
+
+@router.get("/healthz", response_model=wire.Health)
+async def health(request: Request) -> Any:
+    """Whether steps can be taken, and what went wrong so far."""
+    up = _up(request)
+    trajectories = up.loop.trajectories.values()
+    return wire.Health(
+        ok=True,
+        workers=len(up.fleet.workers),
+        alive=len(up.fleet.alive),
+        trajectories=len(trajectories),
+        held=sum(len(t.waiting) for t in trajectories),
+        decision_failures=up.loop.failures,
+        last_failure=up.loop.last_failure,
+        spans_dropped=up.emitter.dropped if up.emitter else 0,
+        clock_speed=up.config.clock.speed,
+    )
+
+
+@router.post("/rollouts", response_model=wire.RolloutReply)
+async def begin_rollout(request: Request, asked: wire.RolloutBegin) -> Any:
+    """Allocate, launch, open the window."""
+    return await _up(request).rollouts.begin(asked)
+
+
+@router.post("/rollouts/{rollout}/end", response_model=wire.RolloutEnded)
+async def end_rollout(request: Request, rollout: str, asked: wire.RolloutEnd) -> Any:
+    """Close the window."""
+    return _up(request).rollouts.end(asked.run, rollout)
+
+
+@router.get("/rollouts", response_model=list[wire.RolloutState])
+async def rollouts(request: Request) -> Any:
+    """Every rollout begun here, in that order."""
+    return [
+        wire.RolloutState(
+            run=r.run,
+            rollout=r.id,
+            kind=r.kind,
+            expected=r.expected,
+            gpus=r.gpus,
+            start_ns=r.start_ns,
+            end_ns=r.end_ns,
+        )
+        for r in _up(request).rollouts.known.values()
+    ]
+
+
+@router.post("/trajectories/{trajectory}/finish")
+async def finish(
+    request: Request, trajectory: str, asked: wire.TrajectoryFinish
+) -> dict[str, bool]:
+    """The trajectory is over; finishing twice is no mistake."""
+    loop = _up(request).loop
+    known = loop.finish(asked.run, trajectory, truncated=bool(asked.truncated))
+    return {"known": known}
+
+
+@router.get("/trajectories", response_model=list[wire.TrajectoryState])
+async def trajectories(request: Request, run: str | None = None) -> Any:
+    """The live ones."""
+    return [
+        wire.TrajectoryState(
+            run=t.run,
+            trajectory=t.id,
+            rollout=t.rollout,
+            group=t.group,
+            task=t.task,
+            state=t.state,
+            worker=t.worker,
+            steps=t.steps,
+            context_tokens=t.context_tokens,
+            output_tokens=t.output_tokens,
+            remaining_p50=t.remaining.p50 if t.remaining else None,
+        )
+        for t in _up(request).loop.trajectories.values()
+        if run is None or t.run == run
+    ]
+
+
+@router.get("/switches", response_model=wire.SwitchState)
+async def switches(request: Request, run: str = "") -> Any:
+    """What is in force for a run, or for every run without its own."""
+    return _state(_up(request), run)
+
+
+@router.post("/switches", response_model=wire.SwitchState)
+async def switch(request: Request, asked: wire.SwitchSet) -> Any:
+    """In force from the next decision on."""
+    up = _up(request)
+    if asked.preset is None and not asked.changes:
+        message = f"name a preset or a choice; the choices are {', '.join(KNOWN)}"
+        raise BadRequest(message)
+    changes = up.switchboard.set(
+        asked.run,
+        asked.changes,
+        preset=asked.preset,
+        who=asked.who,
+        why=asked.why,
+        at_ns=up.config.clock.now_ns(),
+    )
+    for change in changes:
+        _span(up, change)
+    up.loop.poke()
+    return _state(up, asked.run or "")
+
+
+@router.get("/switches/audit", response_model=list[wire.AuditEntry])
+async def audit(request: Request, limit: int = 200) -> Any:
+    """Who changed what, newest first."""
+    found = _up(request).switchboard.audit(max(1, min(limit, 10_000)))
+    return [wire.AuditEntry(**_fields(change)) for change in found]
+
+
+@router.get("/workers", response_model=list[wire.WorkerState])
+async def workers(request: Request) -> Any:
+    """Every worker, dead ones included."""
+    up = _up(request)
+    held = [t.worker for t in up.loop.trajectories.values()]
+    return [_worker(w, held.count(w.id)) for w in up.fleet.workers.values()]
+
+
+@router.post("/workers", response_model=wire.WorkerState)
+async def add_worker(request: Request, asked: wire.WorkerIn) -> Any:
+    """Register an engine; the same address again replaces it."""
+    up = _up(request)
+    worker = await up.fleet.join(None, asked.url, asked.degree)
+    up.journal.add_worker(worker.id, worker.url, worker.degree)
+    up.rollouts.joined(worker)
+    up.loop.poke()
+    return _worker(worker, 0)
+
+
+@router.delete("/workers/{worker_id}")
+async def remove_worker(request: Request, worker_id: str) -> dict[str, str]:
+    """It takes no more steps; running ones end there."""
+    up = _up(request)
+    worker = up.fleet.leave(worker_id)
+    if worker is None:
+        known = ", ".join(up.fleet.workers) or "none"
+        message = f"no worker {worker_id!r}; there are: {known}"
+        raise BadRequest(message)
+    up.journal.remove_worker(worker_id)
+    up.rollouts.left(worker)
+    up.loop.poke()
+    return {"worker_id": worker_id}
+
+
+@router.get("/decisions")
+async def decisions(request: Request, limit: int = 100) -> list[dict[str, Any]]:
+    """The newest releases and moves first."""
+    newest = list(_up(request).loop.decisions)[::-1]
+    return newest[: max(1, limit)]
+
+
+@router.get("/plan", response_model=wire.PlanState)
+async def plan(request: Request) -> Any:
+    """What each open rollout got."""
+    rollouts = _up(request).rollouts
+    opened = [key for key, rollout in rollouts.known.items() if rollout.end_ns is None]
+    return wire.PlanState(plans=[rollouts.replies[key] for key in opened])
+
+
+@router.get("/predictor", response_model=wire.PredictorState)
+async def predictor(request: Request) -> Any:
+    """Who predicts where prediction is on."""
+    version = _up(request).journal.fact(PREDICTOR) or PREDICTORS[0]
+    return wire.PredictorState(version=version, known=list(PREDICTORS))
+
+
+@router.post("/predictor/promote", response_model=wire.PredictorState)
+async def promote(request: Request, asked: wire.PredictorChoice) -> Any:
+    """Put a version live."""
+    if asked.version not in PREDICTORS:
+        message = f"no predictor {asked.version!r}; choose one of {', '.join(PREDICTORS)}"
+        raise BadRequest(message)
+    _up(request).journal.set_fact(PREDICTOR, asked.version)
+    return await predictor(request)
+
+
+@router.post("/predictor/rollback", response_model=wire.PredictorState)
+async def rollback(request: Request) -> Any:
+    """Back to group history, which needs no artifact."""
+    _up(request).journal.set_fact(PREDICTOR, PREDICTORS[0])
+    return await predictor(request)
+
+
+def _state(up: Any, run: str) -> wire.SwitchState:
+    in_force = up.switchboard.of(run)
+    return wire.SwitchState(
+        run=run,
+        preset=preset_name(in_force),
+        switches=_fields(in_force),
+        known={choice: list(policies) for choice, policies in KNOWN.items()},
+        presets={name: _fields(preset) for name, preset in PRESETS.items()},
+    )
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _worker(worker: Any, trajectories: int) -> wire.WorkerState:
+    return wire.WorkerState(
+        worker_id=worker.id,
+        url=worker.url,
+        degree=worker.degree,
+        alive=worker.alive,
+        running=worker.running,
+        trajectories=trajectories,
+        kv_tokens=worker.latency.kv_tokens,
+        launched=worker.launched,
+    )
+
+
+def _span(up: Any, change: Change) -> None:
+    rollout = up.loop.open_rollout.get(change.run, "")
+    up.spans.emit(
+        c.SWITCH,
+        trace_id=ids.trace_id(change.run, f"rollout/{rollout}"),
+        span_id=ids.span_id(change.run, "switch", change.version, change.at_ns),
+        start_ns=change.at_ns,
+        end_ns=change.at_ns,
+        attributes={
+            "gen_ai.operation.name": c.SWITCH,
+            "heddle.run.id": change.run,
+            "heddle.rollout.id": rollout or None,
+            "heddle.switch.choice": change.choice,
+            "heddle.switch.before": change.before,
+            "heddle.switch.after": change.after,
+            "heddle.switch.who": change.who,
+            "heddle.switch.why": change.why,
+            "heddle.clock.speed": up.config.clock.speed,
+        },
+    )
+
+
+def _controller_error(request: Request, error: Exception) -> JSONResponse:
+    _ = request
+    return JSONResponse({"error": str(error)}, getattr(error, "status", 500))
+
+
+def _core_error(request: Request, error: Exception) -> JSONResponse:
+    _ = request
+    return JSONResponse({"error": str(error)}, 400)
+
+
+def _invalid(request: Request, error: Exception) -> JSONResponse:
+    _ = request
+    found: Any = error.errors() if isinstance(error, RequestValidationError) else []
+    said = [f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found]
+    return JSONResponse({"error": "; ".join(said) or "the request is not valid"}, 422)
+
+
+def _http_error(request: Request, error: Exception) -> JSONResponse:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return JSONResponse({"error": f"{request.method} {request.url.path}: {error}"}, status)

@@ -1,0 +1,305 @@
+"""What does a rollout get, and what do the spans say of it?
+
+Begin: lengths from history -> allocation -> layout -> launcher -> workers, then the window starts.
+Degrees change only while no step runs; else the fleet stays as it is and the answer says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from heddle.collector import conventions as c
+from heddle.collector import ids
+from heddle.controller.beliefs import Expected
+from heddle.controller.core.allocation import ALLOCATIONS
+from heddle.controller.core.cost import homogeneous_s
+from heddle.controller.core.policies import preset_name, spelled
+from heddle.controller.core.types import Latency, Layout, Work
+from heddle.controller.dataplane.spans import Spans
+from heddle.controller.errors import BadRequest
+from heddle.controller.fleet.launcher import Launcher
+from heddle.controller.live import LiveWorker, Rollout
+from heddle.controller.loop import Loop
+from heddle.controller.wire import RolloutBegin, RolloutEnded, RolloutReply
+
+
+class Rollouts:
+    """The rollouts this controller began, by (run, rollout)."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        launcher: Launcher,
+        laws: Mapping[int, Latency],
+        gpus: int,
+        spans: Spans,
+    ) -> None:
+        self._loop = loop
+        self._launcher = launcher
+        self._laws = laws
+        self._gpus = gpus
+        self._spans = spans
+        self._one_at_a_time = asyncio.Lock()
+        self.known: dict[tuple[str, str], Rollout] = {}
+        self.replies: dict[tuple[str, str], RolloutReply] = {}
+
+    async def begin(self, asked: RolloutBegin) -> RolloutReply:
+        """Return once the fleet serves; asking again for an open rollout repeats the answer."""
+        key = (asked.run, asked.rollout)
+        async with self._one_at_a_time:
+            known = self.known.get(key)
+            if known is not None and known.end_ns is None:
+                return self.replies[key]
+            if known is not None:
+                message = (
+                    f"rollout {asked.rollout!r} of run {asked.run!r} has ended; choose a new id"
+                )
+                raise BadRequest(message)
+            start_ns = self._loop.clock.now_ns()
+            basis, works = await self._expected(asked)
+            layout = self._layout(asked.run, works)
+            solved_ns = self._loop.clock.now_ns()
+            before = self._loop.fleet.degrees
+            await self._place(layout)
+            layout = replace(layout, because=f"{layout.because}; {basis}")
+            reply = self._reply(
+                asked, layout, reallocated=bool(before) and before != layout.degrees
+            )
+            if reply.reallocated:
+                self._reallocated(asked, before, layout, solved_ns)
+            self._open(asked, layout, reply, (start_ns, solved_ns))
+            return reply
+
+    def end(self, run: str, rollout_id: str) -> RolloutEnded:
+        """Close the window; trajectories of it that run no step are over."""
+        rollout = self.known.get((run, rollout_id))
+        if rollout is None:
+            message = f"no rollout {rollout_id!r} of run {run!r} was begun here"
+            raise BadRequest(message)
+        if rollout.end_ns is None:
+            rollout.end_ns = self._loop.clock.now_ns()
+            for lease in list(rollout.leases):
+                self._return(rollout, lease, rollout.end_ns)
+            self._finish(rollout, rollout.end_ns)
+        makespan_s = (rollout.end_ns - rollout.start_ns) / 1e9
+        return RolloutEnded(run=run, rollout=rollout_id, makespan_s=makespan_s)
+
+    def joined(self, worker: LiveWorker) -> None:
+        """A worker came while rollouts are open: they lease it from now on."""
+        for rollout in self._opened():
+            self._lease(rollout, worker)
+
+    def left(self, worker: LiveWorker) -> None:
+        """A worker went: its leases end now."""
+        for rollout in self._opened():
+            span = _lease_id(rollout, worker)
+            if span in rollout.leases:
+                self._return(rollout, span, self._loop.clock.now_ns())
+
+    def close(self) -> None:
+        """The controller ends: so do the windows."""
+        for rollout in self._opened():
+            self.end(rollout.run, rollout.id)
+
+    def _opened(self) -> list[Rollout]:
+        return [r for r in self.known.values() if r.end_ns is None]
+
+    async def _expected(self, asked: RolloutBegin) -> tuple[str, list[Work]]:
+        switches = self._loop.switchboard.of(asked.run)
+        basis = "prediction is off"
+        if switches.prediction != "none":
+            basis = await self._loop.beliefs.refresh(asked.run, asked.rollout)
+            if switches.prediction == "learned":
+                basis += "; no learned predictor is promoted, group history answers"
+        groups = [
+            Expected(group=g.group, samples=g.samples, task=g.task, prompt_tokens=g.prompt_tokens)
+            for g in asked.groups
+        ] or [Expected(group="", samples=asked.expected)]
+        return basis, self._loop.beliefs.works(asked.run, groups, self._loop.rng)
+
+    def _layout(self, run: str, works: list[Work]) -> Layout:
+        degrees = self._loop.fleet.degrees
+        if not self._launcher.can_reallocate:
+            return self._as_is("the engines are not started here: degrees stay", works)
+        if degrees and any(t.running for t in self._loop.trajectories.values()):
+            return self._as_is("steps are running: degrees stay", works)
+        allocation = self._loop.switchboard.of(run).allocation
+        return ALLOCATIONS[allocation](works, self._laws, self._gpus)
+
+    def _as_is(self, because: str, works: list[Work]) -> Layout:
+        workers = list(self._loop.fleet.workers.values())
+        same = len({w.degree for w in workers}) == 1
+        price = homogeneous_s(works, workers[0].latency, len(workers)) if same and works else None
+        degrees = tuple(w.degree for w in workers)
+        return Layout(degrees=degrees, makespan_s=price, because=because)
+
+    async def _place(self, layout: Layout) -> None:
+        fleet = self._loop.fleet
+        started = await self._launcher.place(layout)
+        before = {w.id: w for w in fleet.workers.values() if w.launched}
+        as_before = {s.worker_id: s.degree for s in started} == {
+            w.id: w.degree for w in before.values() if w.alive
+        }
+        if started and not as_before:
+            for worker in before.values():
+                self.left(worker)
+                fleet.leave(worker.id)
+            for one in started:
+                self.joined(await fleet.join(one.worker_id, one.url, one.degree, launched=True))
+        for worker, share in zip(fleet.workers.values(), layout.shares, strict=False):
+            worker.share = share
+
+    def _reply(self, asked: RolloutBegin, layout: Layout, *, reallocated: bool) -> RolloutReply:
+        return RolloutReply(
+            run=asked.run,
+            rollout=asked.rollout,
+            layout=list(layout.degrees),
+            workers=list(self._loop.fleet.workers),
+            predicted_makespan_s=layout.makespan_s,
+            because=layout.because,
+            reallocated=reallocated,
+        )
+
+    def _open(
+        self, asked: RolloutBegin, layout: Layout, reply: RolloutReply, solved: tuple[int, int]
+    ) -> None:
+        attributes = self._attributes(asked, layout)
+        self._plan(asked, attributes, layout, solved)
+        rollout = Rollout(
+            run=asked.run,
+            id=asked.rollout,
+            kind=asked.kind,
+            expected=asked.expected or sum(g.samples for g in asked.groups),
+            start_ns=self._loop.clock.now_ns(),
+            gpus=self._gpus if self._launcher.can_reallocate else layout.gpus,
+            trainer_step=asked.trainer_step,
+            attributes=attributes,
+        )
+        rollout.attributes["heddle.gpus"] = rollout.gpus
+        rollout.attributes["heddle.trajectories.expected"] = rollout.expected
+        key = (asked.run, asked.rollout)
+        self.known[key], self.replies[key] = rollout, reply
+        self._loop.open_rollout[asked.run] = asked.rollout
+        self._spans.start(
+            c.ROLLOUT,
+            trace_id=_trace(rollout.run, rollout.id),
+            span_id=ids.span_id(rollout.run, "rollout", rollout.id),
+            at_ns=rollout.start_ns,
+            attributes=rollout.attributes,
+        )
+        for worker in self._loop.fleet.workers.values():
+            self._lease(rollout, worker)
+
+    def _finish(self, rollout: Rollout, end_ns: int) -> None:
+        if self._loop.open_rollout.get(rollout.run) == rollout.id:
+            del self._loop.open_rollout[rollout.run]
+        for trajectory in list(self._loop.trajectories.values()):
+            mine = (trajectory.run, trajectory.rollout) == (rollout.run, rollout.id)
+            if mine and trajectory.state == "tool":
+                self._loop.finish(rollout.run, trajectory.id, truncated=True)
+        self._spans.emit(
+            c.ROLLOUT,
+            trace_id=_trace(rollout.run, rollout.id),
+            span_id=ids.span_id(rollout.run, "rollout", rollout.id),
+            start_ns=rollout.start_ns,
+            end_ns=end_ns,
+            attributes=rollout.attributes,
+        )
+
+    def _attributes(self, asked: RolloutBegin, layout: Layout) -> dict[str, Any]:
+        switches = self._loop.switchboard.of(asked.run)
+        return {
+            "gen_ai.operation.name": c.ROLLOUT,
+            "heddle.run.id": asked.run,
+            "heddle.rollout.id": asked.rollout,
+            "heddle.rollout.kind": asked.kind,
+            "heddle.trainer.step": asked.trainer_step,
+            "heddle.layout": ",".join(map(str, layout.degrees)),
+            "heddle.policies": spelled(switches),
+            "heddle.preset": preset_name(switches),
+            "heddle.predicted.makespan_s": layout.makespan_s,
+            "heddle.clock.speed": self._loop.clock.speed,
+        }
+
+    def _plan(
+        self,
+        asked: RolloutBegin,
+        attributes: Mapping[str, Any],
+        layout: Layout,
+        solved: tuple[int, int],
+    ) -> None:
+        solve_s = (solved[1] - solved[0]) / 1e9 / self._loop.clock.speed
+        own = {
+            "gen_ai.operation.name": c.PLAN,
+            "heddle.solve_s": solve_s,
+            "heddle.because": layout.because,
+        }
+        self._rollout_span(c.PLAN, asked, solved, {**attributes, **own})
+
+    def _reallocated(
+        self, asked: RolloutBegin, before: tuple[int, ...], layout: Layout, since_ns: int
+    ) -> None:
+        attributes = {
+            **self._attributes(asked, layout),
+            "gen_ai.operation.name": c.REALLOCATE,
+            "heddle.layout.before": ",".join(map(str, before)),
+            "heddle.because": layout.because,
+        }
+        self._rollout_span(c.REALLOCATE, asked, (since_ns, self._loop.clock.now_ns()), attributes)
+
+    def _rollout_span(
+        self, name: str, asked: RolloutBegin, window: tuple[int, int], attributes: Mapping[str, Any]
+    ) -> None:
+        self._spans.emit(
+            name,
+            trace_id=_trace(asked.run, asked.rollout),
+            span_id=ids.span_id(asked.run, name, asked.rollout),
+            parent_span_id=ids.span_id(asked.run, "rollout", asked.rollout),
+            start_ns=window[0],
+            end_ns=window[1],
+            attributes=attributes,
+        )
+
+    def _lease(self, rollout: Rollout, worker: LiveWorker) -> None:
+        span = _lease_id(rollout, worker)
+        attributes: dict[str, Any] = {
+            "gen_ai.operation.name": c.WORKER,
+            "heddle.run.id": rollout.run,
+            "heddle.rollout.id": rollout.id,
+            "heddle.worker.id": worker.id,
+            "heddle.degree": worker.degree,
+            "heddle.clock.speed": self._loop.clock.speed,
+        }
+        at_ns = max(rollout.start_ns, worker.joined_ns)
+        rollout.leases[span] = (at_ns, attributes)
+        self._spans.start(
+            c.WORKER,
+            trace_id=_trace(rollout.run, rollout.id),
+            span_id=span,
+            parent_span_id=ids.span_id(rollout.run, "rollout", rollout.id),
+            at_ns=at_ns,
+            attributes=attributes,
+        )
+
+    def _return(self, rollout: Rollout, span: str, end_ns: int) -> None:
+        at_ns, attributes = rollout.leases.pop(span)
+        self._spans.emit(
+            c.WORKER,
+            trace_id=_trace(rollout.run, rollout.id),
+            span_id=span,
+            parent_span_id=ids.span_id(rollout.run, "rollout", rollout.id),
+            start_ns=at_ns,
+            end_ns=max(end_ns, at_ns),
+            attributes=attributes,
+        )
+
+
+def _trace(run: str, rollout: str) -> str:
+    return ids.trace_id(run, f"rollout/{rollout}")
+
+
+def _lease_id(rollout: Rollout, worker: LiveWorker) -> str:
+    return ids.span_id(rollout.run, "worker", rollout.id, worker.id, worker.generation)

@@ -1,0 +1,72 @@
+"""May this request change anything, and may this browser page ask at all?
+
+Token compared in constant time, a JSON content type for every body (a form post of another page
+cannot send one), Origin and Host checked against DNS rebinding. Loopback names, addresses and the
+configured host are known.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from heddle.controller.errors import ControllerError
+
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Refused(ControllerError):
+    """401, 403 or 415 with a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What is allowed; `hosts` and `origins` beside the ones always known."""
+
+    token: str
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Refuse a foreign Origin and a Host that is a name nobody gave."""
+        host = headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if host and not (_is_address(name) or name in LOCAL or name in self.hosts):
+            raise Refused(403, f"host {name!r} is not one of this controller's; see --allow-host")
+        origin = headers.get("origin")
+        if origin is None or origin in self.origins:
+            return
+        if urlsplit(origin).netloc != host or not host:
+            raise Refused(403, f"origin {origin!r} may not call this controller")
+
+    def check_change(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Refuse a change without JSON or without the token."""
+        if method in READS:
+            return
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method != "DELETE" and content_type != "application/json":
+            raise Refused(415, f"send application/json, not {content_type or 'no content type'}")
+        if path.startswith("/heddle/v1/trajectories/"):
+            return  # a client that ends its own trajectory changes nobody else's
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            given.strip().encode(), self.token.encode()
+        ):
+            raise Refused(401, "changing anything needs the token: Authorization: Bearer TOKEN")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

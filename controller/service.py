@@ -1,0 +1,286 @@
+"""How do the parts become one controller, and how is it served?
+
+One ASGI application: data paths go straight to the proxy, everything else through the guard to the
+control plane. Nothing here traces itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import uvicorn
+
+from heddle.collector.tracing import Emitter
+from heddle.controller.beliefs import Beliefs
+from heddle.controller.clock import Clock
+from heddle.controller.control import control_app
+from heddle.controller.core.types import CoreError, Latency
+from heddle.controller.dataplane import asgi
+from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
+from heddle.controller.dataplane.proxy import Proxy, serves
+from heddle.controller.dataplane.spans import Spans, StepSpans
+from heddle.controller.errors import ControllerError
+from heddle.controller.fleet.launcher import Launcher
+from heddle.controller.fleet.local import LocalLauncher
+from heddle.controller.fleet.sglang import SglangEngine, open_session
+from heddle.controller.fleet.static import StaticLauncher
+from heddle.controller.fleet.workers import Fleet
+from heddle.controller.journal import Journal
+from heddle.controller.loop import Loop
+from heddle.controller.rollouts import Rollouts
+from heddle.controller.security import Guard, Refused
+from heddle.controller.switches import Switchboard
+from heddle.models.latency import load_profile
+
+KEEP_ALIVE_S: Final = 75
+CONTROL: Final = "/heddle/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """What a controller is started with; `launch_template` empty means engines are given."""
+
+    host: str = "127.0.0.1"
+    port: int = 8600
+    collector: str | None = None
+    """OTLP/HTTP address for spans."""
+    collector_queries: str | None = None
+    collector_token: str | None = None
+    data_dir: Path | None = None
+    token: str = ""
+    """Empty: a random one, written to data_dir/token."""
+    workers: tuple[str, ...] = ()
+    launch_template: tuple[str, ...] = ()
+    gpus: int = 8
+    model: str = "Qwen3-14B"
+    system: str = "h100_sxm"
+    first_port: int = 30000
+    ready_s: float = 60.0
+    preset: str = "heddle"
+    seed: int = 0
+    clock: Clock = field(default_factory=Clock)
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+    spans: Spans | None = None
+    """Takes spans instead of the collector."""
+
+
+class NoSpans:
+    """Where spans go when there is no collector."""
+
+    def emit(self, name: str, **said: Any) -> None:
+        """Nowhere."""
+
+    def start(self, op: str, **said: Any) -> None:
+        """Nowhere."""
+
+
+class Controller:
+    """Everything that lives while the application is up."""
+
+    def __init__(self, config: ControllerConfig, token: str) -> None:
+        self.config = config
+        data = config.data_dir
+        self.session = open_session()
+        self.journal = Journal(data / "controller.sqlite" if data else None)
+        self.switchboard = Switchboard(self.journal, config.preset)
+        self.emitter = _emitter(config)
+        spans: Spans = config.spans or self.emitter or NoSpans()
+        self.spans = spans
+        laws = _laws(config)
+        law_of = _law_of(laws)
+        self.fleet = Fleet(config.clock, law_of, lambda url: SglangEngine(url, self.session))
+        self.loop = Loop(
+            clock=config.clock,
+            rng=np.random.default_rng(config.seed),
+            fleet=self.fleet,
+            switchboard=self.switchboard,
+            journal=self.journal,
+            beliefs=Beliefs(config.collector_queries, config.collector_token),
+            spans=StepSpans(spans, config.clock.speed),
+        )
+        self.launcher = _launcher(config)
+        self.rollouts = Rollouts(self.loop, self.launcher, laws, config.gpus, spans)
+        self.proxy = Proxy(self.loop, frozenset({token}))
+
+    async def start(self) -> None:
+        """Take the given and the journaled workers in."""
+        if not self.launcher.can_reallocate:
+            known = {url: (i, degree) for i, url, degree in self.journal.workers()}
+            for url in [*known, *(u.rstrip("/") for u in self.config.workers)]:
+                if self.fleet.at(url) is None:
+                    worker_id, degree = known.get(url, (None, None))
+                    await self.fleet.join(worker_id, url, degree)
+        self.loop.start()
+
+    async def close(self) -> None:
+        """End windows, answer who waits, stop what was launched."""
+        self.rollouts.close()
+        await self.loop.close()
+        await self.launcher.stop()
+        await self.session.close()
+        if self.emitter is not None:
+            await asyncio.to_thread(self.emitter.close, 5.0)
+        self.journal.close()
+
+
+class App:
+    """The ASGI application; a `Controller` exists between startup and shutdown."""
+
+    def __init__(self, config: ControllerConfig) -> None:
+        self.config = config
+        self.token = _token(config)
+        self.controller: Controller | None = None
+        hosts = config.allowed_hosts | {config.host}
+        self._guard = Guard(self.token, hosts, config.allowed_origins)
+        self._control = control_app(lambda: self.up)
+
+    @property
+    def up(self) -> Controller:
+        """The controller; only while it is up."""
+        if self.controller is None:
+            message = "the controller is not up"
+            raise ControllerError(message)
+        return self.controller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection's request, or the life of the application."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = asgi.headers_of(scope)
+        try:
+            self._guard.check_page(headers)
+            if serves(scope["path"]):
+                await self.up.proxy(scope, receive, send)
+                return
+            self._guard.check_change(scope["method"], scope["path"], headers)
+        except Refused as error:
+            await asgi.fail(send, error.status, str(error))
+            return
+        await self._control(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message: Message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    self.controller = Controller(self.config, self.token)
+                    await self.controller.start()
+                except (ControllerError, CoreError, ValueError, OSError) as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                if self.controller is not None:
+                    await self.controller.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def create_app(config: ControllerConfig) -> App:
+    """The controller as an ASGI application."""
+    return App(config)
+
+
+def server(config: ControllerConfig) -> uvicorn.Server:
+    """A uvicorn server with the settings measured in proxy.md section 5."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            create_app(config),
+            host=config.host,
+            port=config.port,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            access_log=False,
+            log_level="warning",
+            backlog=8192,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            server_header=False,
+            date_header=False,
+        )
+    )
+
+
+def serve(config: ControllerConfig) -> None:
+    """Serve until told to stop."""
+    server(config).run()
+
+
+def _token(config: ControllerConfig) -> str:
+    if config.token:
+        return config.token
+    token = secrets.token_urlsafe(32)
+    if config.data_dir is not None:
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        path = config.data_dir / "token"
+        path.touch(mode=0o600)
+        path.write_text(token, "utf-8")
+    return token
+
+
+def _emitter(config: ControllerConfig) -> Emitter | None:
+    if config.collector is None or config.spans is not None:
+        return None
+    return Emitter(config.collector, service="heddle-controller", token=config.collector_token)
+
+
+def _launcher(config: ControllerConfig) -> Launcher:
+    if not config.launch_template:
+        return StaticLauncher()
+    logs = (config.data_dir or Path.cwd()) / "engines"
+    return LocalLauncher(
+        config.launch_template, logs, first_port=config.first_port, ready_s=config.ready_s
+    )
+
+
+def _laws(config: ControllerConfig) -> dict[int, Latency]:
+    profile = load_profile(config.system, config.model)
+    return {
+        degree: Latency(
+            degree=degree,
+            a_s=law.a_s,
+            b_s=law.b_s,
+            c_s=law.c_s,
+            p0_s=law.p0_s,
+            p1_s=law.p1_s,
+            p2_s=law.p2_s,
+            kv_tokens=law.kv_tokens,
+        )
+        for degree, law in profile.degrees.items()
+    }
+
+
+def _law_of(laws: Mapping[int, Latency]) -> Any:
+    def law_of(degree: int) -> Latency:
+        # An engine of a degree nobody profiled is believed to be like the nearest one.
+        nearest = min(laws, key=lambda known: (abs(known - degree), known))
+        law = laws[nearest]
+        return law if law.degree == degree else _with_degree(law, degree)
+
+    return law_of
+
+
+def _with_degree(law: Latency, degree: int) -> Latency:
+    return Latency(
+        degree=degree,
+        a_s=law.a_s,
+        b_s=law.b_s,
+        c_s=law.c_s,
+        p0_s=law.p0_s,
+        p1_s=law.p1_s,
+        p2_s=law.p2_s,
+        kv_tokens=law.kv_tokens,
+        max_running=law.max_running,
+    )

@@ -1,0 +1,214 @@
+"""What goes over the control plane, as pydantic models: requests, answers, one error shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class Wire(BaseModel):
+    """Unknown fields of a request are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class GroupIn(Wire):
+    """One prompt of a rollout to come."""
+
+    group: str
+    samples: int = Field(default=1, ge=0, le=1_000_000)
+    task: str | None = None
+    prompt_tokens: int = Field(default=0, ge=0)
+
+
+class RolloutBegin(Wire):
+    """Begin a rollout: allocation runs, the answer comes once the fleet serves."""
+
+    run: str = Field(min_length=1)
+    rollout: str = Field(min_length=1)
+    kind: str = "train"
+    expected: int = Field(default=0, ge=0)
+    trainer_step: int | None = None
+    groups: list[GroupIn] = Field(default_factory=list[GroupIn])
+
+
+class RolloutEnd(Wire):
+    """End a rollout."""
+
+    run: str = Field(min_length=1)
+
+
+class TrajectoryFinish(Wire):
+    """The trajectory is over."""
+
+    run: str = "default"
+    reward: float | None = None
+    outcome: str | None = None
+    truncated: bool | None = None
+
+
+class SwitchSet(Wire):
+    """Change switches: a preset, single choices, or a preset and then choices."""
+
+    run: str | None = None
+    preset: str | None = None
+    order: str | None = None
+    admission: str | None = None
+    placement: str | None = None
+    migration: str | None = None
+    allocation: str | None = None
+    prediction: str | None = None
+    who: str = "unknown"
+    why: str = ""
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The choices that were named."""
+        known = self.model_dump(exclude_none=True)
+        return {k: v for k, v in known.items() if k not in {"run", "preset", "who", "why"}}
+
+
+class WorkerIn(Wire):
+    """Register an engine; its degree is asked of it when it is not given."""
+
+    url: str
+    degree: int | None = Field(default=None, ge=1, le=1024)
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            message = f"a worker's url begins with http:// or https://, not {url[:40]!r}"
+            raise ValueError(message)
+        return url
+
+
+class PredictorChoice(Wire):
+    """Which predictor version to serve."""
+
+    version: str
+
+
+class Rollback(Wire):
+    """Nothing to say."""
+
+
+class RolloutReply(BaseModel):
+    """What a rollout got."""
+
+    run: str
+    rollout: str
+    layout: list[int]
+    workers: list[str]
+    predicted_makespan_s: float | None
+    because: str
+    reallocated: bool
+
+
+class RolloutEnded(BaseModel):
+    """How long it took, in fleet seconds."""
+
+    run: str
+    rollout: str
+    makespan_s: float
+
+
+class RolloutState(BaseModel):
+    """One rollout this controller began."""
+
+    run: str
+    rollout: str
+    kind: str
+    expected: int
+    gpus: int
+    start_ns: int
+    end_ns: int | None
+
+
+class SwitchState(BaseModel):
+    """What is in force, and what there is."""
+
+    run: str
+    preset: str | None
+    switches: dict[str, str]
+    known: dict[str, list[str]]
+    presets: dict[str, dict[str, str]]
+
+
+class AuditEntry(BaseModel):
+    """One change of one switch."""
+
+    version: int
+    run: str
+    at_ns: int
+    choice: str
+    before: str
+    after: str
+    who: str
+    why: str
+
+
+class WorkerState(BaseModel):
+    """One worker now."""
+
+    worker_id: str
+    url: str
+    degree: int
+    alive: bool
+    running: int
+    trajectories: int
+    kv_tokens: int
+    launched: bool
+
+
+class TrajectoryState(BaseModel):
+    """One live trajectory now."""
+
+    run: str
+    trajectory: str
+    rollout: str | None
+    group: str | None
+    task: str | None
+    state: str
+    worker: str | None
+    steps: int
+    context_tokens: int
+    output_tokens: int
+    remaining_p50: float | None
+
+
+class PlanState(BaseModel):
+    """The latest plan of each run's open rollout."""
+
+    plans: list[RolloutReply]
+
+
+class PredictorState(BaseModel):
+    """Who predicts."""
+
+    version: str
+    known: list[str]
+
+
+class Health(BaseModel):
+    """Whether the controller can take steps."""
+
+    ok: bool
+    workers: int
+    alive: int
+    trajectories: int
+    held: int
+    decision_failures: int
+    last_failure: str
+    spans_dropped: int
+    clock_speed: float
+
+
+class Failure(BaseModel):
+    """Every error of the control plane."""
+
+    error: str
+
+
+Decision = dict[str, Any]
