@@ -96,7 +96,7 @@ def _options(command: Any) -> Iterator[tuple[str, str, str]]:
         names = [*p.opts, *p.secondary_opts] if p.param_type_name == "option" else [p.name.upper()]
         name = " / ".join(names)
         # A flag that is off unless given says so by being a flag.
-        default = "" if p.default in (None, False) or callable(p.default) else str(p.default)
+        default = "" if p.default is None or p.default is False else str(p.default)
         yield f"`{name}`", default, _sentence(getattr(p, "help", None))
 
 
