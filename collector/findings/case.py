@@ -1,0 +1,85 @@
+"""What does a rule look at, and what does it hand back?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import polars as pl
+
+from heddle.collector.accounting import BUSY, Accounts, State
+from heddle.collector.blame import FLEET_STATES, Blame
+
+Severity: TypeAlias = Literal["high", "medium"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rollout, accounted for."""
+
+    accounts: Accounts
+    blame: Blame
+    parts: pl.DataFrame
+    """Of decompose(): one row per trajectory."""
+    provisional: bool = False
+
+    def share(self, states: Sequence[State]) -> float:
+        """Of all GPU time, the share in *states*."""
+        return _ratio(sum(self.accounts.gpu_ns[s] for s in states), self.accounts.total_gpu_ns)
+
+    @cached_property
+    def busy_shares(self) -> dict[str, float]:
+        """Busy share of each worker's leased time, busiest first, ties by id."""
+        busy: dict[str, int] = {}
+        leased: dict[str, int] = {}
+        for (worker_id, _, state), amount in self.accounts.by_worker.items():
+            if worker_id is not None:
+                leased[worker_id] = leased.get(worker_id, 0) + amount
+                busy[worker_id] = busy.get(worker_id, 0) + amount * (state in BUSY)
+        shares = {worker_id: _ratio(busy[worker_id], leased[worker_id]) for worker_id in leased}
+        return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
+
+    @cached_property
+    def starver(self) -> tuple[str, float]:
+        """The trajectory most starving is blamed on, and its share of that blame; "" for none."""
+        by_trajectory: dict[str, int] = {}
+        for cell in self.blame.cells:
+            if cell.state in FLEET_STATES:
+                by_trajectory[cell.trajectory_id] = (
+                    by_trajectory.get(cell.trajectory_id, 0) + cell.gpu_ns
+                )
+        if not by_trajectory:
+            return "", 0.0
+        worst = min(by_trajectory, key=lambda t: (-by_trajectory[t], t))
+        return worst, _ratio(by_trajectory[worst], sum(by_trajectory.values()))
+
+    def part_shares(self, trajectory_id: str | None = None) -> dict[str, float]:
+        """Share of each part in the time of one trajectory, or of all of them together."""
+        rows = self.parts
+        if trajectory_id is not None:
+            rows = rows.filter(pl.col("trajectory_id") == trajectory_id)
+        total = int(rows["duration_ns"].sum())
+        names = [name for name in rows.columns if name.endswith("_ns") and name != "duration_ns"]
+        return {name.removesuffix("_ns"): _ratio(int(rows[name].sum()), total) for name in names}
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A diagnosis a person can act on."""
+
+    rule: str
+    severity: Severity
+    title: str
+    """One sentence with its numbers."""
+    evidence: str
+    """The named query, with filters, that shows it."""
+    knob: str
+    """What to change."""
+    lost_share: float
+    """Of all GPU time (of trajectories' time for waiting-for-service), what it cost at most."""

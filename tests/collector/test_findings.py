@@ -1,0 +1,154 @@
+"""Does each planted cause bring its own finding and no other, and a healthy rollout none?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from heddle.collector import records
+from heddle.collector.accounting import Activity, account
+from heddle.collector.blame import blame
+from heddle.collector.decompose import Law, decompose
+from heddle.collector.facts import gather
+from heddle.collector.findings.case import Case
+from heddle.collector.findings.rules import RULES, diagnose
+
+Row = dict[str, Any]
+
+
+def frame(query: str, rows: list[Row]) -> pl.DataFrame:
+    schema = records.schema(query)
+    return pl.DataFrame([{k: row.get(k) for k in schema} for row in rows], schema=schema)
+
+
+def step(t: str, w: int, start: int, *parts: int | None, index: int = 0) -> Row:
+    """A step of trajectory *t* on worker w{w}: held, queue, prefill, decode."""
+    names = ("held_ns", "queue_ns", "prefill_ns", "decode_ns")
+    row: Row = {"trajectory_id": t, "group_id": "g", "worker_id": f"w{w}", "degree": 1}
+    row |= {"step_index": index, "start_ns": start, "end_ns": start + sum(p or 0 for p in parts)}
+    return row | {"output_tokens": 10, **dict(zip(names, parts, strict=True))}
+
+
+def case(
+    steps: list[Row], tools: list[Row] | None = None, *, fleet: list[Activity] | None = None,
+    provisional: bool = False,
+) -> Case:  # fmt: skip
+    """Four workers over [0, 1000)."""
+    owners = {row["trajectory_id"] for row in steps}
+    workers = [{"worker_id": f"w{w}", "degree": 1, "start_ns": 0, "end_ns": 1000} for w in range(4)]
+    frames = {
+        "steps": frame("steps", steps),
+        "tool_calls": frame("tool_calls", tools or []),
+        "moves": frame("moves", []),
+        "workers": frame("workers", workers),
+        "trajectories": frame("trajectories", [{"trajectory_id": t} for t in sorted(owners)]),
+    }
+    rollout = {"start_ns": 0, "end_ns": None if provisional else 1000, "gpus": 4}
+    found = gather(rollout, **frames, now_ns=1000, fleet=fleet or [])  # pyright: ignore[reportArgumentType]
+    accounts = account(found.window, found.gpus, found.leases, found.activities)
+    split = blame(accounts, found.activities, found.groups)
+    parts = decompose(found, frames["steps"], {1: Law(20.0)})
+    return Case(accounts, split, parts, provisional)
+
+
+def healthy() -> list[Row]:
+    """Four trajectories a worker, all decode; worker k ends at 1000 - 40 k."""
+    return [
+        step(f"t{w}{k}", w, 0, 5, 5, 20, 970 - 40 * w - 10 * k) for w in range(4) for k in range(4)
+    ]
+
+
+def tool_heavy() -> Case:
+    steps = [step(f"t{w}", w, 0, 0, 0, 10, 290) for w in range(4)]
+    steps += [step(f"t{w}", w, 700, 0, 0, 10, 290, index=1) for w in range(4)]
+    names = ("bash", "bash", "bash", "search")
+    tools = [
+        {"trajectory_id": f"t{w}", "tool_name": name, "start_ns": 300, "end_ns": 700}
+        for w, name in enumerate(names)
+    ]
+    return case(steps, tools)
+
+
+def crowded() -> Case:
+    return case([step(f"t{k}", 0, 0, 0, 300, 50, 600) for k in range(12)])
+
+
+def long_decode() -> Case:
+    short = [step(f"t{w}{k}", w, 0, 0, 0, 10, 390) for w in range(4) for k in range(3)]
+    return case([*short, step("long", 0, 0, 0, 0, 10, 990)])
+
+
+def long_tool() -> Case:
+    short = [step(f"t{w}{k}", w, 0, 0, 0, 10, 390) for w in range(4) for k in range(3)]
+    tools = [{"trajectory_id": "long", "tool_name": "bash", "start_ns": 300, "end_ns": 1000}]
+    return case([*short, step("long", 0, 0, 0, 0, 10, 290)], tools)
+
+
+def queueing() -> Case:
+    return case([step(f"t{w}{k}", w, 0, 0, 240 * k, 5, 235) for w in range(4) for k in range(4)])
+
+
+def holding() -> Case:
+    return case([step(f"t{w}{k}", w, 0, 240 * k, 0, 5, 235) for w in range(4) for k in range(4)])
+
+
+def unseen() -> Case:
+    return case([*healthy()[:12], *(step(f"x{k}", 3, 0, None, None, None, None) | {
+        "end_ns": 1000} for k in range(2))])  # fmt: skip
+
+
+PLANTED = {
+    "tool-bound": tool_heavy,
+    "crowded-worker": crowded,
+    "degree-too-low": long_decode,
+    "one-straggler": long_tool,
+    "waiting-for-service": queueing,
+    "dead-engine": lambda: case(healthy(), fleet=[Activity("w2", "down", 200, 900)]),
+    "weight-sync": lambda: case(
+        healthy(), fleet=[Activity(f"w{w}", "weight_sync", 0, 300) for w in range(4)]
+    ),
+    "telemetry-gaps": unseen,
+}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_a_planted_cause_is_found_and_nothing_else(rule: str) -> None:
+    assert [finding.rule for finding in diagnose(PLANTED[rule]())] == [rule]
+
+
+def test_every_rule_has_a_planted_cause() -> None:
+    assert set(PLANTED) == set(RULES)
+
+
+def test_a_healthy_rollout_and_an_empty_one_have_no_findings() -> None:
+    assert diagnose(case(healthy())) == []
+    assert diagnose(case([])) == []
+
+
+def test_a_finding_says_its_numbers_its_evidence_and_its_knob() -> None:
+    (found,) = diagnose(tool_heavy())
+    assert found.title == "GPUs waited for tools 40% of the time, 75% of it for 'bash'"
+    assert (found.evidence, found.severity) == ("tool_calls", "high")
+    assert "tool concurrency" in found.knob
+    (found,) = diagnose(crowded())
+    assert found.title.startswith("worker w0 was busy 65% of the time and the other 3 0% on avera")
+    (found,) = diagnose(PLANTED["dead-engine"]())
+    assert found.evidence == "partition?worker=w2&state=down"
+
+
+def test_the_knob_follows_whether_the_controller_or_the_engine_made_them_wait() -> None:
+    assert "max_running_requests" in diagnose(queueing())[0].knob
+    assert "admission" in diagnose(holding())[0].knob
+
+
+def test_the_cause_of_a_straggler_decides_the_knob() -> None:
+    (found,) = diagnose(long_tool())
+    assert "it spent 70% of its time in tool" in found.title
+    assert "timeout" in found.knob
+
+
+def test_the_unknown_edge_of_a_running_rollout_is_no_finding() -> None:
+    rows = [step(f"t{w}", w, 0, None, None, None, None) | {"end_ns": None} for w in range(4)]
+    assert diagnose(case(rows, provisional=True)) == []
