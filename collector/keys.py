@@ -2,8 +2,8 @@
 
 An index in memory: one 64-bit key and the end of every stored span, 16 bytes each (80 MB for 5
 million), in sorted runs that double in size. It spares each commit a join with all that is stored.
-Keys are span id xor both halves of the trace id: span ids are random or hashed already, so two of
-5 million spans share a key with a chance of about one in a million.
+Keys mix span and trace id: those are random or hashed already, so two of 5 million spans share a
+key with a chance of about one in a million.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from numpy.typing import NDArray
 UNKNOWN: Final = -2
 """`ends` of a key that is not stored; an open end is -1."""
 
+# Odd, so each product keeps all 64 bits; different, so ids of repeated halves do not cancel out.
+_MIX: Final = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64
+)
+
 Ends = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 
 def hashes(trace_ids: Sequence[str], span_ids: Sequence[str]) -> Hashes:
     """One 64-bit key per span."""
-    traces = _words(trace_ids, 2)
-    return traces[:, 0] ^ traces[:, 1] ^ _words(span_ids, 1)[:, 0]
+    traces, spans = _words(trace_ids, 2), _words(span_ids, 1)
+    return traces[:, 0] * _MIX[0] ^ traces[:, 1] * _MIX[1] ^ spans[:, 0] * _MIX[2]
 
 
 def _words(ids: Sequence[str], words: int) -> Hashes:

@@ -77,7 +77,7 @@ def _keep(span: trace_pb2.Span, number: int, origin: Origin, rows: Rows) -> None
     try:
         rows.add(_span(span), origin)
     except BadSpan as error:
-        hint = "" if span.trace_id or span.name else " (were logs or metrics sent as traces?)"
+        hint = "" if span.trace_id or span.span_id else " (were logs or metrics sent as traces?)"
         rows.reject(f"span {number} ({span.name!r})", f"{error}{hint}")
 
 

@@ -63,6 +63,8 @@ class Store:
         self._window_s = window_s
         self._connection = opened.connection
         self._committer = Committer(opened.connection.cursor())
+        # Also imports what pyarrow imports at first use (pandas: 1.8 s), before anyone waits for it.
+        self._committer.commit(SCHEMA.empty_table())
         self._queue: queue.Queue[_Item | None] = queue.Queue()
         self._lock = threading.Lock()
         self._closed = False
