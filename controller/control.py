@@ -64,6 +64,7 @@ async def health(request: Request) -> Any:
         decision_failures=up.loop.failures,
         last_failure=up.loop.last_failure,
         spans_dropped=up.emitter.dropped if up.emitter else 0,
+        clock_origin_ns=up.config.clock.origin_ns,
         clock_speed=up.config.clock.speed,
     )
 

@@ -202,6 +202,7 @@ class Health(BaseModel):
     decision_failures: int
     last_failure: str
     spans_dropped: int
+    clock_origin_ns: int
     clock_speed: float
 
 
