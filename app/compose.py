@@ -100,8 +100,9 @@ def start(
 
 def running(settings: Settings) -> Stack:
     """The stack that runs at the addresses of the settings; its clock is as it says."""
-    said = ControllerClient(settings.controller_url).health()
-    clock = Clock(int(said.get("clock_origin_ns", 0)), float(said.get("clock_speed", 1.0)))
+    with ControllerClient(settings.controller_url) as client:
+        said = client.health()
+    clock = Clock(said.clock_origin_ns, said.clock_speed)
     return Stack(settings=settings, clock=clock, token=token(settings), has_dashboard=False)
 
 

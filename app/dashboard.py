@@ -8,7 +8,7 @@ from __future__ import annotations
 import streamlit as st
 
 from heddle.dashboards import nav
-from heddle.dashboards.views import overview, policies, tail, trajectory
+from heddle.dashboards.views import compare, overview, policies, tail, trajectory
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
         "overview": st.Page(overview.page, title="Overview", url_path="overview", default=True),
         "tail": st.Page(tail.page, title="Long tail", url_path="tail"),
         "trajectory": st.Page(trajectory.page, title="Trajectory", url_path="trajectory"),
+        "compare": st.Page(compare.page, title="Compare", url_path="compare"),
         "policies": st.Page(policies.page, title="Policies", url_path="policies"),
     }
     nav.register(pages)

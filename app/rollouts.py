@@ -22,6 +22,7 @@ from heddle.controller.client import ControllerClient
 from heddle.controller.core.cost import lower_bounds_s
 from heddle.controller.core.types import Latency, Work
 from heddle.controller.emulator.workload import TrajectorySpec
+from heddle.controller.wire import GroupIn, RolloutBegin
 from heddle.models.latency import Law, load_profile
 
 SETTLE_S: Final = 30.0
@@ -64,15 +65,17 @@ class Session:
     ) -> DriveResult:
         """Run the trajectories as that rollout, to the end, with everything in the store."""
         self.controller.begin_rollout(
-            run=self.run,
-            rollout=rollout,
-            expected=len(trajectories),
-            groups=group_facts(trajectories),
+            RolloutBegin(
+                run=self.run,
+                rollout=rollout,
+                expected=len(trajectories),
+                groups=group_facts(trajectories),
+            )
         )
         result = asyncio.run(self._drive(rollout, trajectories, progress))
         if not self.emitter.flush(SETTLE_S):
             fail(f"the collector took no spans for {SETTLE_S:.0f} s; is its disk full?")
-        self.controller.end_rollout(rollout, run=self.run)
+        self.controller.end_rollout(self.run, rollout)
         settle(self.collector, self.run, rollout, result)
         return result
 
@@ -104,17 +107,17 @@ async def watched(work: Coroutine[Any, Any, DriveResult], watch: Watch) -> Drive
         task.cancel()
 
 
-def group_facts(trajectories: Sequence[TrajectorySpec]) -> list[dict[str, Any]]:
+def group_facts(trajectories: Sequence[TrajectorySpec]) -> list[GroupIn]:
     """What a trainer knows of its groups before the rollout: never a length."""
     ordered = sorted(trajectories, key=lambda t: t.group_id)
     groups = [list(of) for _, of in groupby(ordered, key=lambda t: t.group_id)]
     return [
-        {
-            "group": of[0].group_id,
-            "task": of[0].task,
-            "samples": len(of),
-            "prompt_tokens": of[0].prompt_tokens,
-        }
+        GroupIn(
+            group=of[0].group_id,
+            task=of[0].task,
+            samples=len(of),
+            prompt_tokens=of[0].prompt_tokens,
+        )
         for of in groups
     ]
 

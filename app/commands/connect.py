@@ -36,7 +36,5 @@ def show_predictor(said: Any, *, json: bool) -> None:
     if json:
         show.as_json(told)
         return
-    rows = [[k, "-" if v is None else str(v)] for k, v in told.items() if k != "versions"]
-    show.table(["predictor", ""], rows)
-    for version in told.get("versions", ()):
-        show.OUT.print(f"  {version}", markup=False)
+    show.OUT.print(f"serving: {told['version']}", markup=False)
+    show.OUT.print(f"known: {', '.join(told['known'])}", markup=False)

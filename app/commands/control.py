@@ -41,7 +41,9 @@ def run(
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
     """Stand between agents and engines."""
+    from heddle.app.errors import PortInUse
     from heddle.app.settings import load, token_in_file
+    from heddle.app.supervise import is_free
     from heddle.controller.clock import Clock
     from heddle.controller.service import ControllerConfig, serve
 
@@ -49,15 +51,16 @@ def run(
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port}
     settings = load({"host": host, "data": data, **fleet, **there, **ports})
-    token_in_file(settings)
+    if not is_free(settings.ports.controller, settings.host):
+        raise PortInUse(settings.ports.controller, "controller", "choose another with --port")
     serve(
         ControllerConfig(
             host=settings.host,
             port=settings.ports.controller,
             collector=settings.otlp_url,
             collector_queries=settings.query_url,
-            data=settings.data,
-            token_file=settings.token_path,
+            data_dir=settings.data,
+            token=token_in_file(settings),
             workers=tuple(worker or settings.fleet.workers),
             launch_template=tuple(shlex.split(launch_template or "")),
             gpus=settings.fleet.gpus,

@@ -17,4 +17,8 @@ def run(controller: options.Controller = None, json: options.Json = False) -> No
     if json:
         show.as_json(told)
         return
-    show.table(["plan", ""], [[k, "-" if v is None else str(v)] for k, v in told.items()])
+    for plan in told["plans"]:
+        rows = [[key, "-" if value is None else str(value)] for key, value in plan.items()]
+        show.table(["plan", ""], rows)
+    if not told["plans"]:
+        show.say("no rollout is open")

@@ -40,7 +40,7 @@ def run(
         if asked:
             said = client.switch(run=run_id, who=who or getpass.getuser(), why=why, **asked)
         else:
-            said = client.switches(run=run_id)
+            said = client.switches(run_id or "")
     _print(said, json=json)
 
 

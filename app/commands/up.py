@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 TYPER = options.help_with(
     "heddle up", "heddle up --worker http://gpu1:30000 --worker http://gpu2:30000"
 )
+LIVE: Final = "live"
+"""The run that brings the emulated fleet up before an agent calls."""
 
 
 def run(
@@ -52,6 +55,7 @@ def _begin(stack: Stack, preset: str | None) -> None:
     """Say where everything is; bring the emulated fleet up."""
     from heddle.app import show
     from heddle.controller.client import ControllerClient
+    from heddle.controller.wire import RolloutBegin
 
     settings = stack.settings
     with ControllerClient(stack.controller_url, token=stack.token, timeout_s=180) as client:
@@ -59,7 +63,7 @@ def _begin(stack: Stack, preset: str | None) -> None:
             client.switch(preset=preset, who="heddle up", why="asked for on the command line")
         if not settings.fleet.workers:
             with show.spinner("the emulated fleet starts"):
-                client.begin_rollout(run="live", rollout="live", expected=0)
+                client.begin_rollout(RolloutBegin(run=LIVE, rollout=f"live-{time.time_ns()}"))
     show.say(f"agents: OPENAI_BASE_URL={stack.controller_url}/v1, or POST {stack.controller_url}")
     show.say(f"changes need the token in {settings.token_path}")
     if stack.has_dashboard:

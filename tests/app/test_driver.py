@@ -11,20 +11,21 @@ from aiohttp import web
 
 from heddle.app import driver
 from heddle.app.driver import Context, drive, token_ids
+from heddle.collector.tracing import Emitter
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
 
 
-class Recorder:
+class Recorder(Emitter):
     """Stands where the emitter stands, and keeps what it is given."""
 
-    def __init__(self):
+    def __init__(self):  # no thread, no endpoint
         self.spans, self.started = [], []
 
-    def emit(self, name, **span):
+    def emit(self, name, **span):  # pyright: ignore[reportIncompatibleMethodOverride]
         self.spans.append((name, span))
 
-    def start(self, op, **span):
+    def start(self, op, **span):  # pyright: ignore[reportIncompatibleMethodOverride]
         self.started.append(op)
 
 

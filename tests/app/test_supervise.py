@@ -16,7 +16,10 @@ from heddle.app import supervise
 from heddle.app.errors import ChildDied, NotHealthy
 from heddle.app.supervise import Supervisor, free_port, free_range, is_free
 
-STUBBORN = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); "
+    "time.sleep(60)"
+)
 
 
 @pytest.fixture
