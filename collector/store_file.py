@@ -68,7 +68,10 @@ def _ready(
 ) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(path), config=config)
     try:
+        # One transaction: a process killed here leaves the file as it was; one fsync, not twelve.
+        connection.begin()
         _prepare(connection, path)
+        connection.commit()
     except BaseException:
         connection.close()
         raise
