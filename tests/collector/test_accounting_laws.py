@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from fractions import Fraction
 
@@ -91,7 +92,7 @@ def brute(
     return total
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(fleets)
 def test_the_sweep_agrees_with_classifying_every_nanosecond(
     fleet: tuple[Window, int, list[Lease], list[Activity]],
@@ -99,13 +100,9 @@ def test_the_sweep_agrees_with_classifying_every_nanosecond(
     assert account(*fleet).by_worker == brute(*fleet)
 
 
-@settings(max_examples=2000, deadline=None)
-@given(fleets)
-def test_states_blame_and_critical_path_conserve_exactly(
-    fleet: tuple[Window, int, list[Lease], list[Activity]],
-) -> None:
-    window, gpus, _, seen = fleet
-    accounts = account(*fleet)
+def conserves(window: Window, gpus: int, held: list[Lease], seen: list[Activity]) -> None:
+    """States, strips, blame and critical path of one fleet add up, to the nanosecond."""
+    accounts = account(window, gpus, held, seen)
     wall = window.end_ns - window.start_ns
     assert sum(accounts.gpu_ns.values()) == gpus * wall
     assert sum(accounts.by_worker.values()) == gpus * wall
@@ -117,6 +114,34 @@ def test_states_blame_and_critical_path_conserve_exactly(
     for state, amount in split.by_state.items():
         assert amount <= accounts.gpu_ns[state]  # pyright: ignore[reportArgumentType]
     assert critical_path(window, seen).makespan_ns == wall
+
+
+@settings(max_examples=200, deadline=None)
+@given(fleets)
+def test_states_blame_and_critical_path_conserve_exactly(
+    fleet: tuple[Window, int, list[Lease], list[Activity]],
+) -> None:
+    conserves(*fleet)
+
+
+def test_two_thousand_random_fleets_of_epoch_nanoseconds_conserve_exactly() -> None:
+    rng = random.Random(9)
+    for _ in range(2000):
+        start = 1_790_000_000 * 10**9 + rng.randrange(10**9)
+        window = Window(start, start + rng.randrange(10**13))
+        at = (window.end_ns - start) // 8
+
+        def when(at: int = at, start: int = start) -> int:
+            return start - at + rng.randrange(10 * at + 1)
+
+        names = [f"w{k}" for k in range(rng.randrange(1, 5))]
+        held = [Lease(w, rng.randrange(9), when(), when()) for w in names for _ in range(2)]
+        seen = [Activity(w, "covered", *window) for w in names]
+        for _ in range(rng.randrange(30)):
+            trajectory, tool = rng.choice("abcdefg"), rng.choice(["bash", "search"])
+            activity = (rng.choice(names), rng.choice(KINDS), when(), when(), trajectory, tool)
+            seen.append(Activity(*activity))
+        conserves(window, rng.randrange(40), held, seen)
 
 
 def fair_shares(
@@ -137,7 +162,7 @@ def fair_shares(
     return shares
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(fleets)
 def test_no_share_of_blame_is_a_nanosecond_per_worker_off_the_fair_one(
     fleet: tuple[Window, int, list[Lease], list[Activity]],
