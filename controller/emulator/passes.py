@@ -27,7 +27,7 @@ class PrefillPass:
 class DecodePass:
     """`iterations` of a constant batch; may be cut short at any iteration's end."""
 
-    __slots__ = ("_counts", "_ends_s", "_pieces", "batch", "iterations", "start_s")
+    __slots__ = ("_counts", "_ends_s", "_pieces", "batch", "end_s", "iterations", "start_s")
 
     def __init__(self, start_s: float, batch: int, pieces: Sequence[Piece]) -> None:
         self.start_s = start_s
@@ -38,10 +38,7 @@ class DecodePass:
             self._counts.append(self._counts[-1] + piece.count)
             self._ends_s.append(self._ends_s[-1] + piece.lasting_s(piece.count))
         self.iterations = self._counts[-1]
-
-    @property
-    def end_s(self) -> float:
-        return self.time_s(self.iterations)
+        self.end_s = start_s + self._ends_s[-1]
 
     def time_s(self, iterations: int) -> float:
         """When that many iterations have ended."""
@@ -70,6 +67,7 @@ class DecodePass:
         ended = self.ended_by(now_s)
         under_way = 0 if self.time_s(ended) >= now_s else 1
         self.iterations = min(self.iterations, ended + under_way)
+        self.end_s = self.time_s(self.iterations)
 
 
 def _solve(piece: Piece, elapsed_s: float) -> int:

@@ -145,9 +145,8 @@ def _target(request: Request, salt: int, most: int) -> tuple[int, bool]:
 
 def _mix(salt: int, position: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """splitmix64 of consecutive positions."""
-    with np.errstate(over="ignore"):
-        z = np.arange(position, position + count, dtype=np.uint64)
-        z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+    z = np.arange(position, position + count, dtype=np.uint64)
+    z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

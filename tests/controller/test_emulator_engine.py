@@ -294,12 +294,14 @@ def test_every_token_of_kv_is_accounted_for_and_everything_ends(made, kv, thresh
         kv_tokens=kv, max_running=slots, preemption_threshold=threshold, chunk_tokens=512
     )
     engine = Engine(config)
-    ended = 0
+    ended, now = 0, 0.0
     for index, (at, tag, size, new, priority, deed) in enumerate(sorted(made)):
-        ended += len(engine.advance(at))
-        engine.submit(ask(f"r{index:03d}", size, new, tag=tag, priority=priority), at)
-        if deed == "abort":
-            engine.abort(f"r{index:03d}", at + (0.2 if deed == "late-abort" else 0.0))
+        now = max(now, at)
+        ended += len(engine.advance(now))
+        engine.submit(ask(f"r{index:03d}", size, new, tag=tag, priority=priority), now)
+        if deed != "run":
+            now += 0.2 if deed == "late-abort" else 0.0
+            engine.abort(f"r{index:03d}", now)
         check_accounts(engine)
     while (at := engine.next_event_s()) != float("inf"):
         ended += len(engine.advance(at))

@@ -45,7 +45,7 @@ def shared(one, other):
 class Reference:
     """One iteration at a time."""
 
-    def __init__(self, walkers):
+    def __init__(self, walkers: list[Walker]):
         self.coming = sorted(walkers, key=lambda w: w.arrival_s)
         self.waiting, self.running, self.held = [], [], []
         self.half = None
@@ -137,7 +137,7 @@ def test_finish_times_agree_within_one_iteration(made):
     reference = Reference(walkers)
     reference.run()
     done = []
-    for walker in sorted(walkers, key=lambda w: w.arrival_s):
+    for walker in walkers:
         ids = np.array(walker.tokens, dtype=np.int32)
         request = Request(
             rid=walker.rid, ids=ids, max_new_tokens=walker.new, priority=walker.priority
