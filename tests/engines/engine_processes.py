@@ -23,12 +23,14 @@ HEDDLE = Path(sys.executable).parent / "heddle"
 # 16-18 s on two quiet cores, 72 s seen with two engines on busy ones.
 HEALTH_S = 300.0
 STOP_S = 20.0
-# Priorities order the queue and pick whom to retract, but take no running request's place.
+# What README asks of a fleet. Priorities order the queue and pick whom to retract, but take no
+# running request's place; the cache report is what a streamed chat has of cached tokens.
 FLAGS = (
     "--enable-priority-scheduling",
     "--disable-priority-preemption",
     "--default-priority-value=0",
     "--retraction-policy=priority",
+    "--enable-cache-report",
 )
 
 
