@@ -11,19 +11,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import polars as pl
 import streamlit as st
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError, CollectorUnreachable
+from heddle.controller.client import ControllerClient
+from heddle.controller.errors import ControllerError
 
 FRESH_S: Final = 1.5
 """Below the refresh period of 3 s: twenty tabs of one rollout ask the collector once."""
 KEPT_ANSWERS: Final = 256
 START_COLLECTOR: Final = "heddle collect"
 START_CONTROLLER: Final = "heddle control"
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,7 @@ def _collector(url: str) -> CollectorClient:
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _controller(url: str, token: str | None) -> Any:
-    from heddle.controller.client import ControllerClient
-
+def _controller(url: str, token: str | None) -> ControllerClient:
     return ControllerClient(url, token=token, timeout_s=10)
 
 
@@ -61,7 +62,7 @@ def collector() -> CollectorClient:
     return _collector(places().collector)
 
 
-def controller() -> Any:
+def controller() -> ControllerClient:
     """The controller's client, with the token this dashboard was started with."""
     return _controller(places().controller, places().token)
 
@@ -140,17 +141,17 @@ def forget() -> None:
     _health.clear()
 
 
-def attempt(deed: Callable[[], Any]) -> tuple[Any, str | None]:
+def attempt(deed: Callable[[], Answer]) -> tuple[Answer, None] | tuple[None, str]:
     """The deed's result and None, or None and the sentence of the service that refused it."""
     try:
         return deed(), None
-    except Exception as refused:  # noqa: BLE001 - whatever a service says must end up on the page
+    except (CollectorError, ControllerError) as refused:
         return None, str(refused) or type(refused).__name__
 
 
 def switches(run: str | None) -> dict[str, Any]:
     """What is in force: preset, switches, known policies, presets."""
-    return _plain(controller().switches(run=run))
+    return controller().switches(run or "").model_dump()
 
 
 def switch(
@@ -159,19 +160,10 @@ def switch(
     """Ask the controller to change *asked*; its refusal is raised."""
     place = places()
     service = controller() if token == place.token else _controller(place.controller, token)
-    return _plain(service.switch(run=run, who=who, why=why, **asked))
+    return service.switch(run=run, who=who, why=why, **asked).model_dump()
 
 
 def audit(run: str | None) -> list[dict[str, Any]]:
     """Every change the controller made, with who and why."""
-    rows = _plain(controller().audit())
-    return [row for row in rows if run is None or row.get("run_id", run) in (run, None)]
-
-
-def _plain(answer: Any) -> Any:
-    """Wire models as dictionaries and lists."""
-    if hasattr(answer, "model_dump"):
-        return answer.model_dump()
-    if isinstance(answer, list):
-        return [_plain(one) for one in answer]
-    return answer
+    entries = [entry.model_dump() for entry in controller().audit()]
+    return [entry for entry in entries if run is None or entry["run"] in (run, "")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import polars as pl
 
@@ -99,7 +99,8 @@ class Report:
         """One self-contained page: no network, no script, printable."""
         from heddle.dashboards.reports.page import render
 
-        return render(self)
+        # pyright reads this module under two names, once through typings/.
+        return render(cast("Any", self))
 
 
 def trajectory_report(client: Asks, run: str, trajectory: str) -> Report:

@@ -39,9 +39,9 @@ def page() -> None:
     shell.opened("Policies")
     run = scope.get("run") or None
     now, refused = client.attempt(lambda: client.switches(run))
-    if refused is not None:
+    if now is None:
         cards.unreachable("controller", client.places().controller, client.START_CONTROLLER)
-        st.text(refused)
+        st.text(refused or "")
     else:
         _change(now, run)
     _audit(run)

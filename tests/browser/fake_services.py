@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,6 +44,8 @@ class Switchboard:
         self.switches = dict(FCFS)
         self.audit: list[dict[str, Any]] = [
             {
+                "version": index,
+                "run": "",
                 "at_ns": START_NS + index * 1_000_000_000,
                 "choice": choice,
                 "before": FCFS[choice],
@@ -59,7 +61,7 @@ class Switchboard:
         named = [name for name, policies in presets.items() if policies == self.switches]
         known = {choice: sorted({FCFS[choice], HEDDLE[choice]}) for choice in FCFS}
         return {
-            "run": None,
+            "run": "",
             "preset": named[0] if named else None,
             "switches": self.switches,
             "known": known,
@@ -71,7 +73,13 @@ class Switchboard:
         wanted = {**wanted, **{c: asked[c] for c in FCFS if asked.get(c)}}
         for choice, after in wanted.items():
             if after != self.switches[choice]:
-                row = {"at_ns": START_NS, "choice": choice, "before": self.switches[choice]}
+                row = {
+                    "version": len(self.audit),
+                    "run": "",
+                    "at_ns": START_NS,
+                    "choice": choice,
+                    "before": self.switches[choice],
+                }
                 row |= {"after": after, "who": asked["who"], "why": asked["why"]}
                 self.audit.append(row)
         self.switches.update(wanted)
@@ -119,7 +127,7 @@ def controller_app(board: Switchboard) -> Starlette:
 
 
 @contextmanager
-def served(app: Starlette, port: int = 0) -> Iterator[str]:
+def served(app: Starlette, port: int = 0) -> Generator[str]:
     """*app* on loopback until the block ends; its address."""
     listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -29,7 +29,7 @@ FLAGS = [
 
 
 @contextmanager
-def streamlit(collector: str, controller: str, token: str | None = None) -> Iterator[str]:
+def streamlit(collector: str, controller: str, token: str | None = None) -> Generator[str]:
     """The dashboard in its own process on a free port; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -67,7 +67,7 @@ def _wait(url: str, timeout_s: float = 60) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium() -> Generator[Browser]:
     """Debian's chromium; playwright downloads nothing."""
     path = shutil.which("chromium") or "/usr/bin/chromium"
     with sync_playwright() as play:
@@ -76,7 +76,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def settle(page: Page, timeout_ms: float = 30_000) -> None:
+def settle(page: Page, timeout_ms: float = 120_000) -> None:
     """Until Streamlit has stopped running the script and every placeholder is filled."""
     page.wait_for_selector(
         '[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=timeout_ms

@@ -18,7 +18,7 @@ from browser.pages import ROOT, chromium, settle, streamlit
 from heddle.dashboards.reports.trajectory import trajectory_report
 
 SHOTS = ROOT / "docs" / "screenshots"
-HEIGHTS = {"overview": 1700, "tail": 2000, "trajectory": 1250, "policies": 1250}
+HEIGHTS = {"overview": 1700, "tail": 2000, "trajectory": 1250, "compare": 1350, "policies": 1250}
 
 
 def main(widths: tuple[int, ...] = (1280,)) -> None:
@@ -44,7 +44,7 @@ def main(widths: tuple[int, ...] = (1280,)) -> None:
 def _shoot(browser: Browser, address: str, name: str, theme: str, width: int) -> None:
     size = {"width": width, "height": HEIGHTS[name]}
     page = browser.new_page(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
-    page.goto(address)
+    page.goto(address, timeout=120_000)
     settle(page)
     suffix = "" if width == 1280 else f"-{width}"
     page.screenshot(path=SHOTS / f"{name}-{theme}{suffix}.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,13 +16,22 @@ from heddle.dashboards.figures import accounts, base, makespan, strip, tail, wat
 SECOND = 1_000_000_000
 
 
+def _data(figure: Any) -> Any:
+    """Plotly types its traces as nothing in particular."""
+    return figure.data
+
+
+def _layout(figure: Any) -> Any:
+    return figure.layout
+
+
 def test_stacked_bars_sum_to_the_partition_exactly() -> None:
     story = Story(("verl",), trajectories=12)
     partition = story.query("partition", rollout="rollout-1")
     states = accounts.by_state(partition)
     assert sum(states.values()) == partition["gpu_ns"].sum()
     figure = accounts.stacked({"a": states}, "light")
-    drawn = sum(trace.x[0] for trace in figure.data)
+    drawn = sum(trace.x[0] for trace in _data(figure))
     assert drawn == pytest.approx(sum(states.values()) / 1e9)
 
 
@@ -29,12 +39,12 @@ def test_the_legend_follows_precedence_whatever_the_frame_order() -> None:
     rows = [{"state": s, "gpu_ns": 5} for s in ("tail_bubble", "busy_decode", "down")]
     states = accounts.by_state(frame("partition", rows))
     assert list(states) == ["down", "busy_decode", "tail_bubble"]
-    names = [trace.name for trace in accounts.stacked({"a": states}, "dark").data]
+    names = [trace.name for trace in _data(accounts.stacked({"a": states}, "dark"))]
     assert names == ["down", "decode", "tail bubble"]
 
 
 def test_a_share_of_nothing_is_drawn_as_nothing() -> None:
-    assert len(accounts.stacked({"a": {}}, "light", share=True).data) == 0
+    assert len(_data(accounts.stacked({"a": {}}, "light", share=True))) == 0
 
 
 def test_the_strip_keeps_the_longest_pieces_and_counts_the_rest() -> None:
@@ -54,7 +64,7 @@ def test_the_strip_keeps_the_longest_pieces_and_counts_the_rest() -> None:
     ]
     strips = frame("strips", rows)
     figure = strip.strip(strips, "light", start_ns=START_NS)
-    drawn = [x for trace in figure.data for x in trace.x]
+    drawn = [x for trace in _data(figure) for x in trace.x]
     assert len(drawn) == base.MARKS
     assert max(drawn) == 100.0
     assert strip.left_out(strips) == 1_000
@@ -72,8 +82,8 @@ def test_one_trace_per_state_and_a_lane_for_gpus_without_a_worker() -> None:
         for w, d in (("w10", 1), ("w2", 4), (None, None))
     ]
     figure = strip.strip(frame("strips", rows), "light", start_ns=START_NS)
-    assert len(figure.data) == 1
-    assert figure.layout.yaxis.categoryarray == ("w2 · TP4", "w10 · TP1", "no worker")
+    assert len(_data(figure)) == 1
+    assert _layout(figure).yaxis.categoryarray == ("w2 · TP4", "w10 · TP1", "no worker")
 
 
 def test_survival_keeps_the_top_percent_and_the_maximum() -> None:
@@ -94,8 +104,8 @@ def test_survival_is_the_share_at_or_above() -> None:
 def test_the_histogram_counts_every_positive_value_once() -> None:
     sample = [1.0, 5.0, 5.0, 1e6]
     figure = tail.histogram({"a": sample, "b": [2.0]}, "light", unit="s")
-    assert sum(figure.data[0].y) == 4
-    assert sum(figure.data[1].y) == 1
+    assert sum(_data(figure)[0].y) == 4
+    assert sum(_data(figure)[1].y) == 1
 
 
 def test_groups_are_ordered_by_their_longest_sample() -> None:
@@ -104,14 +114,14 @@ def test_groups_are_ordered_by_their_longest_sample() -> None:
         for g, n in (("a", 5), ("a", 100), ("b", 900), ("b", 2), ("c", 50))
     ]
     figure = tail.spread(frame("trajectories", rows), "output_tokens", "light", unit="tokens")
-    assert figure.layout.yaxis.categoryarray == ("b", "a", "c")
+    assert _layout(figure).yaxis.categoryarray == ("b", "a", "c")
 
 
 def test_speed_ups_are_said_against_the_first_rollout() -> None:
     bars = [makespan.Bar("verl", 300.0), makespan.Bar("heddle", 150.0, 140.0)]
     figure = makespan.comparison(bars, "light")
-    assert list(figure.data[0].text) == ["300 s", "150 s  (2.00x)"]
-    assert list(figure.data[1].x) == [140.0]
+    assert list(_data(figure)[0].text) == ["300 s", "150 s  (2.00x)"]
+    assert list(_data(figure)[1].x) == [140.0]
 
 
 def _step(**more: object) -> pl.DataFrame:
@@ -151,15 +161,15 @@ def test_plotly_labels_cannot_become_markup() -> None:
     found = waterfall.pieces(
         frame("steps", []), frame("tool_calls", rows), frame("moves", []), now_ns=0
     )
-    assert "<img" not in waterfall.waterfall(found, "light", start_ns=0).to_json()
+    assert "<img" not in str(waterfall.waterfall(found, "light", start_ns=0).to_json())
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_every_figure_draws_nothing_without_data(mode: theme.Mode) -> None:
-    assert not accounts.stacked({}, mode).data
-    assert not strip.strip(frame("strips", []), mode, start_ns=0).data
-    assert not tail.histogram({}, mode, unit="s").data
-    assert not waterfall.waterfall([], mode, start_ns=0).data
+    assert not _data(accounts.stacked({}, mode))
+    assert not _data(strip.strip(frame("strips", []), mode, start_ns=0))
+    assert not _data(tail.histogram({}, mode, unit="s"))
+    assert not _data(waterfall.waterfall([], mode, start_ns=0))
     tail.ccdf({"a": []}, mode, unit="s")
     tail.spread(frame("trajectories", []), "steps", mode, unit="steps")
     makespan.comparison([], mode)

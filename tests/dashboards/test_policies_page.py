@@ -10,6 +10,7 @@ from browser.apptest import opened, said
 from browser.fake_rollouts import HOSTILE, Story
 from browser.fake_services import HEDDLE, Switchboard
 
+from heddle.controller.errors import ControllerError
 from heddle.dashboards import client
 
 
@@ -23,7 +24,7 @@ def board(monkeypatch: pytest.MonkeyPatch, answering: Callable[[Any], None]) -> 
     ) -> dict[str, Any]:
         if why == "refuse":
             message = f"no order policy called {HOSTILE}"
-            raise ValueError(message)
+            raise ControllerError(message)
         return board.change({**asked, "who": who, "why": why})
 
     monkeypatch.setenv("HEDDLE_TOKEN", "secret")
@@ -89,7 +90,7 @@ def test_a_controller_that_is_gone_names_its_command(
 
     def gone(*_: Any, **__: Any) -> Any:
         message = "no controller answers at http://127.0.0.1:8600"
-        raise ConnectionError(message)
+        raise ControllerError(message)
 
     monkeypatch.setattr(client, "controller", gone)
     assert opened("policies").code[0].value == "heddle control"

@@ -10,13 +10,15 @@ import pytest
 from browser.apptest import Gone, opened, said
 from browser.fake_rollouts import HOSTILE, RUN, Story
 
+from heddle.dashboards.views import compare
+
 Answering = Callable[[Any], None]
-PAGES = ("overview", "tail", "trajectory")
+PAGES = ("overview", "tail", "trajectory", "compare")
 
 
 @functools.cache
 def _many() -> Story:
-    return Story(("verl",), trajectories=1_500)
+    return Story(("verl", "heddle"), trajectories=1_500)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -36,9 +38,9 @@ def test_a_rollout_without_trajectories_is_a_page(page: str, answering: Answerin
 
 @pytest.mark.parametrize("page", PAGES)
 def test_one_trajectory_is_a_page(page: str, answering: Answering) -> None:
-    answering(Story(("verl",), trajectories=1))
+    answering(Story(("verl", "heddle"), trajectories=1))
     at = opened(page)
-    assert at.metric
+    assert at.get("plotly_chart")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -67,23 +69,23 @@ def test_a_collector_that_is_gone_names_the_command(page: str, answering: Answer
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_selection_that_matches_nothing_can_be_cleared(page: str, answering: Answering) -> None:
-    answering(Story(("verl",), trajectories=2))
+    answering(Story(("verl", "heddle"), trajectories=2))
     at = opened(page, rollout="rollout-99")
     assert "rollout\\-99" in said(at)
     at.button(key="empty_clear").click().run()
-    assert at.metric
+    assert at.get("plotly_chart")
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_collector_that_goes_away_leaves_the_page_and_a_banner(
     page: str, answering: Answering
 ) -> None:
-    answering(Story(("verl",), trajectories=4))
+    answering(Story(("verl", "heddle"), trajectories=4))
     at = opened(page)
     answering(Gone())
     at.run()
     assert not at.exception
-    assert at.metric
+    assert at.get("plotly_chart")
     assert "out of date" in at.warning[0].value
 
 
@@ -93,8 +95,9 @@ def test_numbers_on_the_first_screen_equal_the_accounts(answering: Answering) ->
     at = opened("overview", rollout="rollout-2")
     parts = story.query("partition", rollout="rollout-2")
     busy = parts.filter(parts["state"].str.starts_with("busy"))["gpu_ns"].sum()
+    share = 100 * int(busy) / int(parts["gpu_ns"].sum())
     shown = {metric.label: metric.value for metric in at.metric}
-    assert shown["Busy"] == f"{100 * busy / parts['gpu_ns'].sum():.1f} %"
+    assert shown["Busy"] == f"{share:.1f} %"
     assert shown["Live / done"] == "0 / 24"
 
 
@@ -142,3 +145,20 @@ def test_hostile_names_reach_markdown_only_escaped(page: str, answering: Answeri
         assert "**bold**" not in block.value
         assert "](javascript" not in block.value
         assert ":red[" not in block.value
+
+
+def test_the_difference_lists_what_changed_most_first() -> None:
+    found = compare.difference(
+        {"queued": 3_000_000_000, "busy_decode": 5_000_000_000},
+        {"queued": 9_000_000_000, "tail_bubble": 1_000_000_000},
+    )
+    assert found.rows() == [
+        ("queued", 3.0, 9.0, -6.0),
+        ("decode", 5.0, 0.0, 5.0),
+        ("tail bubble", 0.0, 1.0, -1.0),
+    ]
+
+
+def test_comparing_one_rollout_says_it_is_alone(answering: Answering) -> None:
+    answering(Story(("verl",), trajectories=3))
+    assert "one rollout" in said(opened("compare"))
