@@ -7,6 +7,7 @@ prefill: ms      = p0 + p1*n + p2*n*(prefix+n/2)  n = new tokens, prefix = token
 Both by non-negative least squares on RELATIVE error. Prefill is fitted on n in {64,256,1024,4096,8192,16384};
 n in {512,2048} is held out. Needs numpy and scipy.
 """
+
 import csv, json, math, pathlib
 import numpy as np
 from scipy.optimize import nnls
@@ -30,7 +31,11 @@ def sizes(cfg):
 
 
 def pct(e):
-    return (round(float(np.abs(e).mean() * 100), 2), round(float(np.abs(e).max() * 100), 2)) if len(e) else (None, None)
+    return (
+        (round(float(np.abs(e).mean() * 100), 2), round(float(np.abs(e).max() * 100), 2))
+        if len(e)
+        else (None, None)
+    )
 
 
 def sig(x, n=5):
@@ -69,40 +74,60 @@ def main():
                 tr = ~np.isin(n, HOLDOUT)
                 p0, p1, p2 = (sig(v) for v in solve(Q[tr], t[tr]))
                 g = Q @ [p0, p1, p2] / t - 1
-                dm, dx = pct(e); fm, fx = pct(e[fit]); pm, px = pct(g[tr]); hm, hx = pct(g[~tr])
+                dm, dx = pct(e)
+                fm, fx = pct(e[fit])
+                pm, px = pct(g[tr])
+                hm, hx = pct(g[~tr])
                 deg[str(tp)] = {
                     "decode_ms": {"a": a, "b": b, "c": c},
                     "prefill_ms": {"p0": p0, "p1": p1, "p2": p2},
                     "kv_capacity_tokens": cap,
-                    "fit": {"decode_mape": dm, "decode_max": dx, "decode_points": len(e),
-                            "decode_mape_fits_in_kv": fm, "decode_max_fits_in_kv": fx, "decode_points_fits_in_kv": int(fit.sum()),
-                            "prefill_mape": pm, "prefill_max": px, "prefill_points": int(tr.sum()),
-                            "prefill_holdout_mape": hm, "prefill_holdout_max": hx, "prefill_holdout_points": int((~tr).sum())},
+                    "fit": {
+                        "decode_mape": dm,
+                        "decode_max": dx,
+                        "decode_points": len(e),
+                        "decode_mape_fits_in_kv": fm,
+                        "decode_max_fits_in_kv": fx,
+                        "decode_points_fits_in_kv": int(fit.sum()),
+                        "prefill_mape": pm,
+                        "prefill_max": px,
+                        "prefill_points": int(tr.sum()),
+                        "prefill_holdout_mape": hm,
+                        "prefill_holdout_max": hx,
+                        "prefill_holdout_points": int((~tr).sum()),
+                    },
                 }
-                print(f"{system} {m} tp{tp} a={a} b={b} c={c} p0={p0} p1={p1} p2={p2} cap={cap} "
-                      f"dec {dm}/{dx} (in kv {fm}/{fx}, {fit.sum()}) pre {pm}/{px} hold {hm}/{hx}")
-            models[m] = {"kv_bytes_per_token": kvb, "weight_bytes": wb, "dtype": "bfloat16 weights and KV", "degrees": deg}
+                print(
+                    f"{system} {m} tp{tp} a={a} b={b} c={c} p0={p0} p1={p1} p2={p2} cap={cap} "
+                    f"dec {dm}/{dx} (in kv {fm}/{fx}, {fit.sum()}) pre {pm}/{px} hold {hm}/{hx}"
+                )
+            models[m] = {
+                "kv_bytes_per_token": kvb,
+                "weight_bytes": wb,
+                "dtype": "bfloat16 weights and KV",
+                "degrees": deg,
+            }
         doc = {
             "system": system,
             "hbm_gib": hbm,
             "hbm_note": "nominal value from AIConfigurator's system file; CUDA reports about 1% less",
             "source": "Estimates from PyPI aiconfigurator==0.12.0 + aiconfigurator-core==0.12.0 (NVIDIA, Apache-2.0, repository "
-                      "ai-dynamo/aiconfigurator), SGLang 0.5.14 tables, bf16 GEMM/attention/KV, API modes static_ctx (batch 1, prefix option) "
-                      "and static_gen (osl 64, stride 32), swept by aic_sweep.py and fitted by fit_profiles.py. GEMM, attention and all-reduce "
-                      "kernels are measured on silicon; their composition into one step is analytic, so nothing here is an end-to-end measurement: "
-                      "no scheduler, CPU, sampling, tokeniser or network time. Context attention is measured up to 16384 tokens without prefix; "
-                      "the tool extrapolates longer sequences and gets a cached prefix by scaling the full-sequence kernel by "
-                      "(full^2-prefix^2)/full^2. Qwen3-14B is not bundled with the tool: its architecture came from qwen3-14b/config.json. "
-                      "Points that do not fit in HBM are kept in the fits (kernel time only).",
+            "ai-dynamo/aiconfigurator), SGLang 0.5.14 tables, bf16 GEMM/attention/KV, API modes static_ctx (batch 1, prefix option) "
+            "and static_gen (osl 64, stride 32), swept by aic_sweep.py and fitted by fit_profiles.py. GEMM, attention and all-reduce "
+            "kernels are measured on silicon; their composition into one step is analytic, so nothing here is an end-to-end measurement: "
+            "no scheduler, CPU, sampling, tokeniser or network time. Context attention is measured up to 16384 tokens without prefix; "
+            "the tool extrapolates longer sequences and gets a cached prefix by scaling the full-sequence kernel by "
+            "(full^2-prefix^2)/full^2. Qwen3-14B is not bundled with the tool: its architecture came from qwen3-14b/config.json. "
+            "Points that do not fit in HBM are kept in the fits (kernel time only).",
             "forms": {
                 "decode_ms": "a + b*B + c*B*ctx_k ; B running sequences, ctx_k = mean context per sequence in thousands (1000) of tokens; "
-                             "B*ctx_k = sum of contexts / 1000",
+                "B*ctx_k = sum of contexts / 1000",
                 "prefill_ms": "p0 + p1*n + p2*n*(prefix + n/2) ; n new tokens, prefix cached tokens, batch 1, unchunked",
                 "fit_errors": "percent; relative-error non-negative least squares; prefill held out: n in {512, 2048}; "
-                              "*_fits_in_kv = only points with B*(ctx_start+64) <= kv_capacity_tokens",
+                "*_fits_in_kv = only points with B*(ctx_start+64) <= kv_capacity_tokens",
                 "known_bias": "prefill: the straight line in n misses the weight-read floor, so it reads about 5-7% low at n=64 (worst -18%) and "
-                              "8-9% high at n=256 (worst +22%, 32B TP1 on H100); |mean bias| <= 3% for n >= 1024 (points -15..+9%). The tool's prefix scaling also shrinks "
-                              "the fixed attention launch time, so n=64 with an 8k prefix can read slightly faster than with none (TP8).",
+                "8-9% high at n=256 (worst +22%, 32B TP1 on H100); |mean bias| <= 3% for n >= 1024 (points -15..+9%). The tool's prefix scaling also shrinks "
+                "the fixed attention launch time, so n=64 with an 8k prefix can read slightly faster than with none (TP8).",
                 "range": "decode: B 1..256, context 1k..32k; prefill: n 64..16384, prefix 0..65536",
             },
             "kv_capacity_formula": KV_FORMULA,
