@@ -36,7 +36,9 @@ async def until(true):
 
 async def test_a_step_gets_rid_and_session_and_keeps_every_other_field(stack):
     async with up(stack) as (s, http):
-        status, _, out = await post(http, f"{s.url}/generate", **step("t1", odd={"keep": [1, None]}))
+        status, _, out = await post(
+            http, f"{s.url}/generate", **step("t1", odd={"keep": [1, None]})
+        )
         sent = next(e for e in s.engines if e.bodies).bodies[0]
     assert status == 200
     assert sent["odd"] == {"keep": [1, None]}
