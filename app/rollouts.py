@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
+import polars as pl
+
 from heddle.app.compose import Stack
 from heddle.app.driver import DriveResult, drive
 from heddle.app.errors import fail
@@ -152,7 +154,7 @@ def measure(collector: CollectorClient, run: str, rollout: str) -> dict[str, Any
     (row,) = collector.query("rollouts", run=run, rollout=rollout).to_dicts()
     (account,) = collector.query("accounts", run=run, rollout=rollout).to_dicts()
     parts = collector.query("partition", run=run, rollout=rollout)
-    by_state = parts.group_by("state").sum().sort("gpu_ns", descending=True)
+    by_state = parts.group_by("state").agg(pl.col("gpu_ns").sum()).sort("gpu_ns", "state")
     return {
         "rollout": rollout,
         "makespan_s": row["makespan_s"],
@@ -160,7 +162,7 @@ def measure(collector: CollectorClient, run: str, rollout: str) -> dict[str, Any
         "wall_ns": account["wall_ns"],
         "gpus": account["gpus"],
         "layout": row["layout"],
-        "gpu_ns": dict(by_state.select("state", "gpu_ns").iter_rows()),
+        "gpu_ns": dict(by_state.select("state", "gpu_ns").reverse().iter_rows()),
         "trajectories": row["trajectories"],
         "steps": row["steps"],
         "tool_calls": row["tool_calls"],

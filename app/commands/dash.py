@@ -25,7 +25,6 @@ def run(
     token_file: options.TokenFile = None,
 ) -> None:
     """Serve the dashboard."""
-    import heddle.app
     from heddle.app.errors import PortInUse
     from heddle.app.settings import load, token
     from heddle.app.supervise import is_free
@@ -38,8 +37,7 @@ def run(
     os.environ["HEDDLE_COLLECTOR"] = settings.query_url
     os.environ["HEDDLE_CONTROLLER"] = settings.controller_url
     os.environ["HEDDLE_TOKEN"] = token(settings)
-    script = Path(heddle.app.__file__).parent / "dashboard.py"
-    _serve(script, settings.host, port)
+    _serve(Path(__file__).parents[1] / "dashboard.py", settings.host, port)
 
 
 def _serve(script: Path, host: str, port: int) -> None:

@@ -68,7 +68,8 @@ def _print(result: dict[str, Any], stack: Stack) -> None:
     show.OUT.print(f"\nSpeed-up of heddle over verl: {gain:.2f}x ({verdict}).")
     show.OUT.print(
         f"All of it is emulated: {fleet['model']} on {fleet['system']}, x{fleet['speed']:g}; "
-        "no GPU was used, and the seconds are emulated seconds."
+        "no GPU was used, and the seconds are emulated seconds.",
+        soft_wrap=True,
     )
     if stack.has_dashboard:
         show.OUT.print(f"Dashboard: {stack.settings.dashboard_url}")
