@@ -159,7 +159,7 @@ def snapshot_of(rows, workers=3, kv=20_000):
                 steps=0 if worker is None else 1,
                 context_tokens=context,
                 remaining=length(remaining) if remaining else None,
-            )  # fmt: skip
+            )
         )
     return Snapshot(
         trajectories=tuple(made),
