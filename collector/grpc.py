@@ -32,7 +32,7 @@ def create_server(ingest: Ingest, host: str, port: int) -> tuple[grpc.aio.Server
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=options)
-    method = grpc.unary_unary_rpc_method_handler(_Export(ingest))
+    method = grpc.unary_unary_rpc_method_handler(_Export(ingest).take)
     handlers = grpc.method_handlers_generic_handler(_SERVICE, {"Export": method})
     server.add_generic_rpc_handlers((handlers,))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -51,7 +51,7 @@ class _Export:
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
 
-    async def __call__(self, body: bytes, context: Any) -> bytes:
+    async def take(self, body: bytes, context: Any) -> bytes:
         """Durably store one request."""
         await self._authorise(context)
         try:

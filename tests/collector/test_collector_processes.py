@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -83,7 +84,7 @@ def test_a_port_in_use_is_named(tmp_path, which):
     free = {"http_port": 0, "grpc_port": 0, "query_port": 0}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = CollectorSettings(data_dir=tmp_path, **{**free, which: port})
+        settings = replace(CollectorSettings(data_dir=tmp_path, **free), **{which: port})
         named = pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is in use")
         with named, running(settings):
             pass

@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 
+import grpc
 import pytest
 import zstandard
 from google.rpc import status_pb2
@@ -157,3 +158,11 @@ def test_a_number_where_an_object_belongs_rejects_that_span_only(collector):
     reply = collector.post(json.dumps(body).encode(), "application/json")
     assert reply.json()["partialSuccess"]["rejectedSpans"] == "1"
     assert spans(collector)["span_id"].to_list() == [C]
+
+
+def test_bad_bytes_over_grpc_are_an_invalid_argument(collector):
+    with grpc.insecure_channel(f"127.0.0.1:{collector.ports.grpc}") as channel:
+        export = channel.unary_unary("/opentelemetry.proto.collector.trace.v1.TraceService/Export")
+        with pytest.raises(grpc.RpcError) as failure:
+            export(b"\xff\xff\xff", timeout=60)
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
