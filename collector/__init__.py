@@ -1,1 +1,1 @@
-"""Facts: what happened. Receives OpenTelemetry spans, keeps them in DuckDB, answers questions about them."""
+"""Facts: what happened. Receives OpenTelemetry spans, keeps them in DuckDB, answers about them."""

@@ -31,7 +31,15 @@ WORKER: Final = "heddle.worker"
 """One worker's lease to one rollout: from joining it (start marker) to leaving it."""
 
 HEDDLE_SPANS: Final = (
-    START, MOVE, PREDICT, ROLLOUT, PLAN, SWITCH, REALLOCATE, WEIGHT_SYNC, WORKER,
+    START,
+    MOVE,
+    PREDICT,
+    ROLLOUT,
+    PLAN,
+    SWITCH,
+    REALLOCATE,
+    WEIGHT_SYNC,
+    WORKER,
 )
 
 
@@ -51,17 +59,21 @@ class Attribute:
     aliases: tuple[str, ...] = ()
 
 
-def _a(
-    name: str, kind: Kind, column: str, unit: str, meaning: str, *aliases: str
-) -> Attribute:
+def _a(name: str, kind: Kind, column: str, unit: str, meaning: str, *aliases: str) -> Attribute:
     return Attribute(name, kind, column, unit, meaning, aliases)
 
 
 ATTRIBUTES: Final = (
     # whose
     _a(
-        "gen_ai.operation.name", "string", "op", "", "what the span is",
-        "openinference.span.kind", "traceloop.span.kind", "langfuse.observation.type",
+        "gen_ai.operation.name",
+        "string",
+        "op",
+        "",
+        "what the span is",
+        "openinference.span.kind",
+        "traceloop.span.kind",
+        "langfuse.observation.type",
         "llm.request.type",
     ),
     _a("heddle.run.id", "string", "run_id", "", "the training experiment"),
@@ -69,13 +81,25 @@ ATTRIBUTES: Final = (
     _a("heddle.rollout.kind", "string", "", "", "train or validate"),
     _a("heddle.group.id", "string", "group_id", "", "the prompt whose samples these are"),
     _a(
-        "gen_ai.conversation.id", "string", "trajectory_id", "", "the trajectory, unique in its run",
-        "heddle.trajectory.id", "session.id", "langfuse.session.id",
+        "gen_ai.conversation.id",
+        "string",
+        "trajectory_id",
+        "",
+        "the trajectory, unique in its run",
+        "heddle.trajectory.id",
+        "session.id",
+        "langfuse.session.id",
     ),
     _a("heddle.sample.index", "int", "sample_index", "", "which sample of its group, from 0"),
     _a("heddle.step.index", "int", "step_index", "", "which LLM call of its trajectory, from 0"),
     _a("heddle.task", "string", "task", "", "task family, for example coding"),
-    _a("heddle.policy_version", "string", "policy_version", "", "version of the weights that sampled"),
+    _a(
+        "heddle.policy_version",
+        "string",
+        "policy_version",
+        "",
+        "version of the weights that sampled",
+    ),
     _a("heddle.staleness", "int", "", "rollouts", "versions behind the trainer"),
     _a("heddle.reward", "double", "reward", "", "what the trainer gave the trajectory"),
     _a("heddle.truncated", "bool", "truncated", "", "ended by a limit: its length is censored"),
@@ -88,49 +112,95 @@ ATTRIBUTES: Final = (
     _a("heddle.degree", "int", "degree", "GPUs", "GPUs of that engine"),
     _a("gen_ai.agent.name", "string", "agent", "", "the agent", "agent.name"),
     _a(
-        "gen_ai.request.model", "string", "model", "", "the model asked for",
-        "gen_ai.response.model", "llm.model_name", "llm.request.model_name",
+        "gen_ai.request.model",
+        "string",
+        "model",
+        "",
+        "the model asked for",
+        "gen_ai.response.model",
+        "llm.model_name",
+        "llm.request.model_name",
     ),
     _a("gen_ai.provider.name", "string", "", "", "who serves it", "gen_ai.system", "llm.provider"),
     # how long: one step's time, in order; their sum is the step's span
     _a("heddle.held_s", "double", "held_ns", "s", "waiting in the controller"),
     _a(
-        "heddle.queue_s", "double", "queue_ns", "s", "waiting in the engine",
+        "heddle.queue_s",
+        "double",
+        "queue_ns",
+        "s",
+        "waiting in the engine",
         "gen_ai.latency.time_in_queue",
     ),
     _a(
-        "heddle.prefill_s", "double", "prefill_ns", "s", "first forward to first token",
+        "heddle.prefill_s",
+        "double",
+        "prefill_ns",
+        "s",
+        "first forward to first token",
         "gen_ai.latency.time_in_model_prefill",
     ),
     _a(
-        "heddle.decode_s", "double", "decode_ns", "s", "first token to last",
+        "heddle.decode_s",
+        "double",
+        "decode_ns",
+        "s",
+        "first token to last",
         "gen_ai.latency.time_in_model_decode",
     ),
     _a(
-        "gen_ai.response.time_to_first_chunk", "double", "ttft_ns", "s", "request to first token",
+        "gen_ai.response.time_to_first_chunk",
+        "double",
+        "ttft_ns",
+        "s",
+        "request to first token",
         "gen_ai.latency.time_to_first_token",
     ),
     # how much
     _a(
-        "gen_ai.usage.input_tokens", "int", "input_tokens", "tokens", "prompt, cached included",
-        "gen_ai.usage.prompt_tokens", "llm.token_count.prompt", "llm.usage.prompt_tokens",
-        "ai.usage.inputTokens", "ai.usage.promptTokens",
+        "gen_ai.usage.input_tokens",
+        "int",
+        "input_tokens",
+        "tokens",
+        "prompt, cached included",
+        "gen_ai.usage.prompt_tokens",
+        "llm.token_count.prompt",
+        "llm.usage.prompt_tokens",
+        "ai.usage.inputTokens",
+        "ai.usage.promptTokens",
     ),
     _a(
-        "gen_ai.usage.output_tokens", "int", "output_tokens", "tokens", "generated",
-        "gen_ai.usage.completion_tokens", "llm.token_count.completion",
-        "llm.usage.completion_tokens", "ai.usage.outputTokens", "ai.usage.completionTokens",
+        "gen_ai.usage.output_tokens",
+        "int",
+        "output_tokens",
+        "tokens",
+        "generated",
+        "gen_ai.usage.completion_tokens",
+        "llm.token_count.completion",
+        "llm.usage.completion_tokens",
+        "ai.usage.outputTokens",
+        "ai.usage.completionTokens",
     ),
     _a(
-        "gen_ai.usage.cache_read.input_tokens", "int", "cached_tokens", "tokens",
+        "gen_ai.usage.cache_read.input_tokens",
+        "int",
+        "cached_tokens",
+        "tokens",
         "prompt tokens found in the prefix cache",
-        "gen_ai.usage.cached_tokens", "gen_ai.usage.cache_read_input_tokens",
-        "gen_ai.usage.input_cached_tokens", "llm.token_count.prompt_details.cache_read",
+        "gen_ai.usage.cached_tokens",
+        "gen_ai.usage.cache_read_input_tokens",
+        "gen_ai.usage.input_cached_tokens",
+        "llm.token_count.prompt_details.cache_read",
     ),
     _a("heddle.retractions", "int", "retractions", "", "times the engine took the step back"),
     _a(
-        "gen_ai.response.finish_reasons", "strings", "finish_reason", "", "why generation ended",
-        "gen_ai.response.finish_reason", "llm.finish_reason",
+        "gen_ai.response.finish_reasons",
+        "strings",
+        "finish_reason",
+        "",
+        "why generation ended",
+        "gen_ai.response.finish_reason",
+        "llm.finish_reason",
     ),
     # what was decided
     _a("heddle.order.rank", "int", "order_rank", "", "place among the waiting, 0 first"),
@@ -162,7 +232,13 @@ ATTRIBUTES: Final = (
     _a("heddle.preset", "string", "preset", "", "the preset those switches equal, if any"),
     _a("heddle.layout", "string", "layout", "", "degrees of the workers, as 4,4"),
     _a("heddle.layout.before", "string", "", "", "degrees before a reallocation"),
-    _a("heddle.predicted.makespan_s", "double", "predicted_makespan_s", "s", "what the plan expects"),
+    _a(
+        "heddle.predicted.makespan_s",
+        "double",
+        "predicted_makespan_s",
+        "s",
+        "what the plan expects",
+    ),
     _a("heddle.solve_s", "double", "solve_s", "s", "what planning took"),
     _a("heddle.switch.choice", "string", "switch_choice", "", "order, admission, placement ..."),
     _a("heddle.switch.before", "string", "switch_before", "", "policy before"),
@@ -172,7 +248,11 @@ ATTRIBUTES: Final = (
 )
 
 OPERATIONS: Final = {
-    "llm": CHAT, "generation": CHAT, "completion": CHAT, "tool": EXECUTE_TOOL, "agent": INVOKE_AGENT,
+    "llm": CHAT,
+    "generation": CHAT,
+    "completion": CHAT,
+    "tool": EXECUTE_TOOL,
+    "agent": INVOKE_AGENT,
 }
 """What other dialects call an operation, in lower case; every other value is kept as sent."""
 

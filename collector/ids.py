@@ -20,7 +20,7 @@ def trace_id(run: str, trajectory: str) -> str:
 
 
 def span_id(run: str, *path: str | int) -> str:
-    """16 hex digits for a thing named by its path, as ("t17", "step", 3, 0) or ("rollout", "r1")."""
+    """16 hex digits of a thing named by its path: ("t17", "step", 3, 0) or ("rollout", "r1")."""
     return _digest(("span", run, *map(str, path)), 8)
 
 

@@ -63,7 +63,7 @@ class Store:
         self._window_s = window_s
         self._connection = opened.connection
         self._committer = Committer(opened.connection.cursor())
-        # Also imports what pyarrow imports at first use (pandas: 1.8 s), before anyone waits for it.
+        # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.
         self._committer.commit(SCHEMA.empty_table())
         self._queue: queue.Queue[_Item | None] = queue.Queue()
         self._lock = threading.Lock()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -81,7 +82,7 @@ def test_sigterm_ends_it_cleanly_and_a_second_process_is_refused_meanwhile(tmp_p
 
 @pytest.mark.parametrize("which", ["http_port", "grpc_port", "query_port"])
 def test_a_port_in_use_is_named(tmp_path, which):
-    free = {"http_port": 0, "grpc_port": 0, "query_port": 0}
+    free: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "query_port": 0}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = replace(CollectorSettings(data_dir=tmp_path, **free), **{which: port})
