@@ -178,7 +178,7 @@ def _plan(run: str | None) -> None:
         [
             cards.Number("Layout", facts.layout(row["layout"]), "Degrees of the workers"),
             cards.Number(
-                "Planned makespan", theme.seconds(row["predicted_makespan_s"]), "What it expects"
+                "Makespan", theme.seconds(row["predicted_makespan_s"]), "What the plan expects"
             ),
             cards.Number(
                 "Planning took", theme.seconds(row["solve_s"]), "Seconds of the controller"

@@ -18,7 +18,7 @@ PAGES = ("overview", "tail", "trajectory", "compare")
 
 @functools.cache
 def _many() -> Story:
-    return Story(("verl", "heddle"), trajectories=1_500)
+    return Story(("verl",), trajectories=1_500)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -53,7 +53,7 @@ def test_missing_optional_attributes_leave_a_page(page: str, answering: Answerin
     opened(page)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES[:3])
 def test_many_trajectories_are_a_page(page: str, answering: Answering) -> None:
     answering(_many())
     at = opened(page)
