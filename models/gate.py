@@ -39,7 +39,7 @@ def judge(tables: Mapping[str, pl.DataFrame]) -> Verdict:
     table = pl.concat([t.with_columns(against=pl.lit(name)) for name, t in tables.items()])
     if table.is_empty():
         return Verdict(False, "refused: too few held-out trajectories to compare on", table)
-    faults = [f for name, one in tables.items() if (f := _fault(name, one))]
+    faults = list(dict.fromkeys(f for n, one in tables.items() if (f := _fault(n, one))))
     if faults:
         return Verdict(False, "refused: " + "; ".join(faults), table)
     wins = "; ".join(_win(name, one) for name, one in tables.items())

@@ -25,11 +25,15 @@ from heddle.models.serve import (
     PRIOR_AT,
     RATIO_LIMIT,
     SHIFT_LIMIT,
+    STEPS_AT,
     X_LIMIT,
     Weights,
 )
 
 LEVELS: Final = (0.1, 0.5, 0.9)
+LEAST_GAIN: Final = 0.98
+"""A correction must save 2 % of the loss on the stopping groups; less is chance there."""
+TRUSTS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class LengthNet(nn.Module):
 
     mean: Tensor
     scale: Tensor
+    trust: Tensor
 
     def __init__(self, x: Floats, hidden: int) -> None:
         super().__init__()
@@ -66,6 +71,7 @@ class LengthNet(nn.Module):
         self.register_buffer("mean", torch.tensor(x.mean(axis=0), dtype=torch.float32))
         spread = np.where(x.std(axis=0) > 1e-6, x.std(axis=0), 1.0)
         self.register_buffer("scale", torch.tensor(spread, dtype=torch.float32))
+        self.register_buffer("trust", torch.ones(3))
         self.line = nn.Parameter(torch.zeros(()))
         self.direct = nn.Parameter(torch.zeros(features, 3))
         self.w1 = nn.Parameter(torch.randn(features, hidden) / features**0.5)
@@ -78,7 +84,9 @@ class LengthNet(nn.Module):
         z = ((x - self.mean) / self.scale).clamp(-X_LIMIT, X_LIMIT)
         raw = z @ self.direct + torch.tanh(z @ self.w1 + self.b1) @ self.w2 + self.b2
         at, low, high = PRIOR_AT
-        off = (x[:, at] - self.mean[at]) * self.line
+        trust = self.trust[x[:, STEPS_AT].expm1().round().clamp(0, 2).long()]
+        raw = raw * trust[:, None]
+        off = trust * (x[:, at] - self.mean[at]) * self.line
         middle = x[:, at] + raw[:, 0].clamp(-SHIFT_LIMIT, SHIFT_LIMIT) + off
         below, above = raw[:, 1:].clamp(-RATIO_LIMIT, RATIO_LIMIT).exp().unbind(dim=1)
         lowest = middle - x[:, low].clamp(min=LEAST_RATIO) * below
@@ -130,12 +138,32 @@ def fit(train: Examples, validation: Examples, args: FitArgs) -> tuple[LengthNet
         if waited > args.patience:
             break
     net.load_state_dict(best)
+    _set_trust(net, held)
     return net, best_loss
+
+
+def _set_trust(net: LengthNet, rows: tuple[Tensor, ...]) -> None:
+    """Keep of the correction at k = 0, 1 and later what helped on the stopping groups.
+
+    Where the network has nothing to say, at admission mostly, history's answer is left alone.
+    """
+    bucket = rows[0][:, STEPS_AT].expm1().round().clamp(0, 2)
+    for place in range(3):
+        at = bucket == place
+        if not bool(at.any()):
+            continue
+        some = tuple(tensor[at] for tensor in rows)
+        losses: dict[float, float] = {}
+        for trust in TRUSTS:
+            net.trust[place] = trust
+            losses[trust] = _loss(net, some)
+        best = min(TRUSTS, key=lambda trust: (losses[trust], trust))
+        net.trust[place] = best if losses[best] < LEAST_GAIN * losses[0.0] else 0.0
 
 
 def export(nets: Sequence[LengthNet], widen: tuple[float, float] = (0.0, 0.0)) -> Weights:
     """The networks as one ensemble of numpy arrays."""
-    names = ("mean", "scale", "line", "direct", "w1", "b1", "w2", "b2")
+    names = ("mean", "scale", "trust", "line", "direct", "w1", "b1", "w2", "b2")
     arrays = {
         name: np.stack([getattr(net, name).detach().cpu().numpy() for net in nets])
         for name in names

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heddle.collector.conventions import VERSION
 from heddle.models.errors import ArtifactError
@@ -26,6 +27,7 @@ PRIOR_AT: Final = tuple(
     for name in ("prior_log_p50", "prior_log_low", "prior_log_high")
 )
 """Where history's middle and its two log ratios stand in the matrix."""
+STEPS_AT: Final = [feature.name for feature in FEATURES].index("steps_so_far")
 X_LIMIT: Final = 4.0
 """Standard deviations at which features are clipped: beyond, only history's own line goes on."""
 SHIFT_LIMIT: Final = 3.0
@@ -51,6 +53,8 @@ class Weights:
     w2: Floats
     b2: Floats
     """(E, H, 3) and (E, 3): shift of the middle, log widening below, log widening above."""
+    trust: Floats
+    """(E, 3) how much of the correction holds at k = 0, 1 and later, 0 to 1."""
     widen: Floats
     """(2,) log factors on the spread below and above, set on held-out groups."""
 
@@ -61,13 +65,20 @@ def log_quantiles(weights: Weights, x: Floats) -> Floats:
     hidden = np.tanh(z @ weights.w1 + weights.b1[:, None])
     raw = z @ weights.direct + hidden @ weights.w2 + weights.b2[:, None]
     at, low, high = PRIOR_AT
-    off = (x[None, :, at] - weights.mean[:, None, at]) * weights.line[:, None]
+    trust = weights.trust[:, trust_at(x)]
+    raw *= trust[..., None]
+    off = trust * (x[None, :, at] - weights.mean[:, None, at]) * weights.line[:, None]
     shift = (np.clip(raw[..., 0], -SHIFT_LIMIT, SHIFT_LIMIT) + off).mean(axis=0)
     below, above = np.clip(raw[..., 1:], -RATIO_LIMIT, RATIO_LIMIT).mean(axis=0).T
     middle = x[:, at] + shift
     lowest = middle - np.maximum(x[:, low], LEAST_RATIO) * np.exp(below + weights.widen[0])
     highest = middle + np.maximum(x[:, high], LEAST_RATIO) * np.exp(above + weights.widen[1])
     return np.stack([lowest, middle, highest], axis=1)
+
+
+def trust_at(x: Floats) -> NDArray[np.int64]:
+    """Which of the three trusts a row uses: k = 0, 1 or later, from its ln(1 + k)."""
+    return np.clip(np.rint(np.expm1(x[:, STEPS_AT])), 0, 2).astype(np.int64)
 
 
 def lengths_of(log_q: Floats) -> list[Length]:
@@ -124,7 +135,7 @@ def save(weights: Weights, path: Path) -> None:
 def load(path: Path) -> Weights:
     """The weights, or ArtifactError with one sentence saying why they cannot be served."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         message = f"{path.name} cannot be read as a predictor ({error}); train it again"

@@ -54,8 +54,8 @@ class Args:
     """What stays together in a fold: group, task (family held out) or rollout (by time)."""
     rounds: int = 200
     """Of the bootstrap over groups behind every interval."""
-    threads: int = 2
-    """CPU threads for torch; restored afterwards."""
+    threads: int = 1
+    """CPU threads for torch; networks this small run ten times slower on two busy ones."""
     device: str = "cpu"
     """Where to fit: cpu, or cuda where there is one."""
 

@@ -1,0 +1,100 @@
+"""From frames to questions with answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from heddle.models.dataset import from_collector, from_traces
+from heddle.models.errors import DatasetError
+from heddle.models.priors import history_of, with_priors
+
+
+def test_every_step_of_a_finished_trajectory_is_one_question(frames):
+    trajectories, steps, tools = frames(groups=4, samples=3)
+    dataset = from_collector(trajectories, steps, tools)
+    assert dataset.rows.height == steps.height
+    assert dataset.trajectories == 12
+    whole = dataset.rows.filter(pl.col("steps_so_far") == 0)
+    assert whole["remaining_tokens"].sum() == steps["output_tokens"].sum()
+
+
+def test_a_trajectory_still_running_answers_nothing_yet(frames):
+    trajectories, steps, tools = frames(groups=2, samples=2)
+    running = trajectories.with_columns(
+        state=pl.when(pl.col("trajectory_id") == "t0-0").then(pl.lit("running")).otherwise("state")
+    )
+    rows = from_collector(running, steps, tools).rows
+    assert "t0-0" not in rows["trajectory_id"].to_list()
+
+
+def test_equal_trajectory_ids_of_two_runs_stay_apart(frames):
+    made = frames(groups=2, samples=2)
+    twice = [pl.concat([f, f.with_columns(run_id=pl.lit("other"))]) for f in made]
+    once, both = from_collector(*made), from_collector(twice[0], twice[1], twice[2])
+    assert both.trajectories == 2 * once.trajectories
+    assert both.rows["remaining_tokens"].max() == once.rows["remaining_tokens"].max()
+
+
+def test_the_tool_seconds_of_calls_that_ended_two_steps_back_are_summed(frames):
+    trajectories, steps, tools = frames(groups=1, samples=1)
+    again = pl.concat([tools, tools.with_columns(tool_name=pl.lit("more"))])
+    rows = from_collector(trajectories, steps, again).rows.sort("step_index")
+    first, second = tools["duration_s"].to_list()[:2]
+    assert rows["tool_s_so_far"].to_list()[:4] == pytest.approx(
+        [0.0, 0.0, 2 * first, 2 * (first + second)]
+    )
+    assert rows["tool_calls_so_far"].to_list()[:4] == [0, 0, 2, 4]
+
+
+def test_the_fingerprint_changes_with_any_value_and_not_with_the_order_of_rows(frames):
+    trajectories, steps, tools = frames(groups=3, samples=2)
+    print_of = from_collector(trajectories, steps, tools).fingerprint
+    assert from_collector(trajectories, steps.reverse(), tools.reverse()).fingerprint == print_of
+    longer = steps.with_columns(pl.col("output_tokens") + (pl.int_range(pl.len()) == 5))
+    assert from_collector(trajectories, longer, tools).fingerprint != print_of
+
+
+def test_a_missing_column_and_an_empty_store_are_one_sentence_each(frames):
+    trajectories, steps, tools = frames(groups=1, samples=1)
+    with pytest.raises(DatasetError, match="steps frame lacks output_tokens"):
+        from_collector(trajectories, steps.drop("output_tokens"), tools)
+    with pytest.raises(DatasetError, match="record a rollout first"):
+        from_collector(trajectories.clear(), steps, tools)
+    with pytest.raises(DatasetError, match="traces frame lacks source"):
+        from_traces(steps)
+
+
+def test_a_trajectory_is_never_its_own_prior(frames):
+    trajectories, steps, tools = frames(groups=30, samples=4)
+    rows = from_collector(trajectories, steps, tools).rows
+    changed = rows.with_columns(
+        total_tokens=pl.when(pl.col("trajectory_id") == "t3-1")
+        .then(pl.col("total_tokens") * 50)
+        .otherwise("total_tokens")
+    )
+    history = history_of(rows)
+    before, after = with_priors(rows, history), with_priors(changed, history)
+    own = pl.col("trajectory_id") == "t3-1"
+    sibling = pl.col("trajectory_id") == "t3-2"
+    assert before.filter(own)["mu"].equals(after.filter(own)["mu"])
+    assert (after.filter(sibling)["mu"] > before.filter(sibling)["mu"]).all()
+
+
+def test_truncated_siblings_raise_the_prior_and_count_as_no_sample(frames):
+    trajectories, steps, tools = frames(groups=10, samples=4)
+    cut = trajectories.with_columns(truncated=pl.col("trajectory_id") == "t3-1")
+    rows = from_collector(cut, steps, tools).rows
+    asked = with_priors(rows, history_of(rows)).filter(pl.col("trajectory_id") == "t3-2")
+    assert asked["prior_samples"].unique().to_list() == [2]
+    assert rows.filter(pl.col("truncated"))["trajectory_id"].unique().to_list() == ["t3-1"]
+
+
+def test_hidden_siblings_repeat_under_a_seed(frames):
+    rows = from_collector(*frames(groups=20, samples=5)).rows
+    history = history_of(rows)
+    once, twice = (with_priors(rows, history, np.random.default_rng(4)) for _ in range(2))
+    assert once.equals(twice)
+    assert once["prior_samples"].min() == 0
+    assert once["prior_samples"].max() == 4

@@ -1,0 +1,112 @@
+"""What is known after step k: nothing that happens later may change it."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle.models.crossfit import features as feature_matrix
+from heddle.models.dataset import STEP_COLUMNS, ask
+from heddle.models.features import (
+    COLUMNS,
+    FEATURES,
+    PRIOR,
+    TOOL_BUCKETS,
+    columns_of,
+    documented,
+    matrix,
+    tool_bucket,
+)
+from heddle.models.types import Query
+
+step = st.fixed_dictionaries(
+    {
+        "input_tokens": st.integers(0, 100_000),
+        "output_tokens": st.integers(0, 20_000),
+        "tool_name": st.sampled_from([None, "bash", "edit"]),
+        "tool_s": st.one_of(st.none(), st.floats(0, 1_000)),
+        "tool_calls": st.integers(0, 3),
+        "tool_errors": st.integers(0, 2),
+    }
+)
+
+
+def frame_of(steps: list[dict[str, object]]) -> pl.DataFrame:
+    whose = {"run_id": "r", "rollout_id": "a", "task": "t", "group_id": "g", "truncated": False}
+    rows = [
+        whose | {"trajectory_id": "x", "step_index": i, "start_ns": i} | s
+        for i, s in enumerate(steps)
+    ]
+    return pl.DataFrame(rows, schema=STEP_COLUMNS)
+
+
+def known_at(steps: list[dict[str, object]], k: int) -> np.ndarray:
+    rows = ask(frame_of(steps)).rows.filter(pl.col("step_index") == k)
+    flat = {name: pl.lit(1.0) for name in PRIOR}
+    return feature_matrix(rows.with_columns(**flat))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(step, min_size=2, max_size=6), st.lists(step, min_size=1, max_size=6), st.data())
+def test_whatever_happens_from_step_k_on_changes_no_feature_at_k(steps, later, data):
+    k = data.draw(st.integers(1, len(steps) - 1))
+    # The call after step k - 1 has been made, and neither ended nor failed yet.
+    called = steps[k - 1] | {"tool_s": 999.0, "tool_errors": 9, "tool_calls": 7}
+    other = [*steps[: k - 1], called, *later]
+    assert np.array_equal(known_at(steps, k), known_at(other, k))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(step, min_size=1, max_size=5))
+def test_the_remaining_tokens_are_the_outputs_of_step_k_and_later(steps):
+    rows = ask(frame_of(steps)).rows
+    outputs = [s["output_tokens"] for s in steps]
+    wanted = [sum(outputs[k:]) for k in range(len(steps))]
+    assert rows["remaining_tokens"].to_list() == wanted
+    assert rows["tokens_so_far"].to_list() == [sum(outputs[:k]) for k in range(len(steps))]
+
+
+def test_queries_and_recorded_rows_of_the_same_trajectory_give_the_same_features():
+    steps = [
+        {"input_tokens": 100, "output_tokens": 40, "tool_name": "bash", "tool_s": 2.0,
+         "tool_calls": 1, "tool_errors": 1},
+        {"input_tokens": 190, "output_tokens": 10, "tool_name": "edit", "tool_s": 5.0,
+         "tool_calls": 1, "tool_errors": 0},
+        {"input_tokens": 260, "output_tokens": 70, "tool_name": None, "tool_s": None,
+         "tool_calls": 0, "tool_errors": 0},
+    ]  # fmt: skip
+    asked = Query(
+        group="g",
+        prompt_tokens=100,
+        context_tokens=200,
+        tokens_so_far=50,
+        steps_so_far=2,
+        last_output_tokens=10,
+        max_output_tokens=40,
+        last_observation_tokens=50,
+        tool_calls_so_far=1,
+        tool_s_so_far=2.0,
+        last_tool="edit",
+        last_tool_s=2.0,
+        errors_so_far=1,
+        last_error=True,
+    )
+    columns = columns_of([asked]) | {name: np.ones(1) for name in PRIOR}
+    assert np.array_equal(matrix(columns), known_at(steps, 2))
+
+
+def test_the_answer_is_no_feature_and_every_feature_is_documented():
+    names = [feature.name for feature in FEATURES]
+    assert not {"n_steps", "truncated", "outcome", "reward", "total_tokens"} & set(names)
+    assert len(set(names)) == len(names)
+    assert documented().count("\n| ") == len(FEATURES)
+    assert set(COLUMNS) <= set(Query.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_an_unknown_tool_falls_in_no_bucket(name):
+    assert tool_bucket(name) == -1
+    assert 0 <= tool_bucket("bash") < TOOL_BUCKETS
