@@ -168,11 +168,8 @@ async def make_stack(engines: int = 2, **config: Any) -> AsyncIterator[Stack]:
         stubs = [StubEngine() for _ in range(engines)]
         urls = [await exits.enter_async_context(served(stub)) for stub in stubs]
         spans = Recorder()
-        app = create_app(
-            ControllerConfig(
-                workers=tuple(urls), token=TOKEN, spans=spans, **{"preset": "verl", **config}
-            )
-        )
+        chosen: dict[str, Any] = {"preset": "verl", **config}
+        app = create_app(ControllerConfig(workers=tuple(urls), token=TOKEN, spans=spans, **chosen))
         url = await exits.enter_async_context(served(app))
         yield Stack(app, url, stubs, spans)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+from typing import Any
 
 import aiohttp
 import pytest
@@ -38,7 +39,7 @@ async def ask(http, method, path, **how):
         return reply.status, await reply.json()
 
 
-def step(trajectory, ids=(1, 2, 3), n=2, **headers):
+def step(trajectory, ids=(1, 2, 3), n=2, **headers) -> Any:
     named = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": trajectory, **headers}
     body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": n}}
     return {"json": body, "headers": named}

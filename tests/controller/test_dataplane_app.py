@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import aiohttp
 import pytest
 
 
-def step(trajectory, n=4, ids=None, **more):
+def step(trajectory, n=4, ids=None, **more) -> Any:
     headers = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": trajectory, **more.pop("headers", {})}
     body = {"input_ids": ids or [1, 2, 3], "sampling_params": {"max_new_tokens": n}, **more}
     return {"json": body, "headers": headers}
