@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import orjson
@@ -132,7 +132,7 @@ class Recorder:
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
+async def served(app: Any, port: int = 0) -> AsyncGenerator[str]:
     """The application at an address of its own."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=port, log_level="error", ws="none", lifespan="auto",
@@ -162,7 +162,7 @@ class Stack:
 
 
 @contextlib.asynccontextmanager
-async def make_stack(engines: int = 2, **config: Any) -> AsyncIterator[Stack]:
+async def make_stack(engines: int = 2, **config: Any) -> AsyncGenerator[Stack]:
     """Everything up; engines in the order w0, w1..."""
     async with contextlib.AsyncExitStack() as exits:
         stubs = [StubEngine() for _ in range(engines)]
