@@ -42,6 +42,7 @@ class _Counted(SpanExporter):
     def __init__(self, inner: SpanExporter) -> None:
         self._inner = inner
         self._lock = threading.Lock()
+        self._ended = False
         self.queued = 0
         self.dropped = 0
 
@@ -72,7 +73,10 @@ class _Counted(SpanExporter):
 
     def shutdown(self) -> None:
         """Give up on a request under way."""
-        self._inner.shutdown()
+        # Asked twice, by us and by the processor; the exporter would warn of the second time.
+        if not self._ended:
+            self._ended = True
+            self._inner.shutdown()
 
 
 class Emitter:

@@ -62,8 +62,9 @@ HISTORY = Query(
     extra={
         "before_rollout": (
             "(run_id, rollout_id) IN (SELECT (b.run_id, b.rollout_id) FROM rollouts b"
-            " JOIN rollouts a ON a.run_id = b.run_id AND a.rollout_id = ?"
-            " WHERE b.start_ns < a.start_ns)"
+            " LEFT JOIN rollouts a ON a.run_id = b.run_id AND a.rollout_id = ?"
+            # A rollout that has not begun comes after all of them: its plan asks just then.
+            " WHERE a.start_ns IS NULL OR b.start_ns < a.start_ns)"
         )
     },
 )
