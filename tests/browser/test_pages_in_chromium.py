@@ -110,9 +110,9 @@ def test_a_switch_made_in_the_page_reaches_the_controller(
 ) -> None:
     _open(page, dashboard, "policies", run=RUN)
     page.get_by_role("button", name="heddle", exact=True).click()
-    page.get_by_label("Who").fill("ada")
-    page.get_by_label("Why").fill("long tail")
-    page.get_by_label("Why").press("Tab")
+    page.get_by_label("Who", exact=True).fill("ada")
+    page.get_by_label("Why", exact=True).fill("long tail")
+    page.get_by_label("Why", exact=True).press("Tab")
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("The choices above are the ones in force.")).to_be_visible()
     assert board.switches["order"] == "longest-first"
