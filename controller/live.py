@@ -89,6 +89,8 @@ class LiveTrajectory:
     output_tokens: int = 0
     remaining: Length | None = None
     predictor_version: str | None = None
+    believed: str | None = None
+    """The prediction policy `remaining` was asked of; None: something changed since."""
     ids: bytes | None = None
     waiting: list[Step] = field(default_factory=list[Step])
     running: set[Step] = field(default_factory=set[Step])

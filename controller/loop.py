@@ -1,8 +1,8 @@
 """Who waits, who runs, and what happens next?
 
-The live state and every decision on it. First steps wait here until admission lets them go, steps
-of started trajectories go before them. One decision an event-loop turn, whatever happened in it.
-Fleet time comes from the Clock, chance from one generator.
+The live state and every decision on it. First steps wait here until admission lets them go; steps
+of started trajectories go at the end of the event-loop turn in which they came. Full decisions keep
+the distance that `Pace` says. Fleet time comes from the Clock, chance from one generator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -19,8 +19,8 @@ import numpy as np
 
 from heddle.controller.beliefs import Beliefs, Seen
 from heddle.controller.clock import Clock
-from heddle.controller.core.decide import decide
-from heddle.controller.core.types import Plan, Release, Snapshot, Switches, Trajectory
+from heddle.controller.core.decide import decide, decide_at_home
+from heddle.controller.core.types import Move, Release, Snapshot, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
 from heddle.controller.dataplane.usage import Usage
@@ -29,6 +29,7 @@ from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
 from heddle.controller.live import Grant, LiveTrajectory, Step
 from heddle.controller.movers import Mover
+from heddle.controller.pace import Pace
 from heddle.controller.switches import Switchboard
 
 BEAT_S: Final = 0.5
@@ -79,8 +80,16 @@ class Loop:
         self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self.failures = 0
         self.last_failure = ""
-        self._mover = Mover(clock, fleet, journal, spans, self.poke)
+        self._mover = Mover(clock, fleet, journal, spans, self._returns)
+        self._pace = Pace(self._decide, lambda: len(self.trajectories))
         self._pins = journal.pins()
+        self._groups: dict[tuple[str, str], dict[str, LiveTrajectory]] = {}
+        self._live: dict[str, int] = {}
+        """Trajectories by run."""
+        self._returned: dict[LiveTrajectory, None] = {}
+        """Whose waiting steps nobody has looked at yet."""
+        self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
+        """By run: whose waiting steps only a full decision can place."""
         self._arrivals = 0
         self._poked = False
         self._beat: asyncio.Task[None] | None = None
@@ -96,6 +105,7 @@ class Loop:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beat
         await self._mover.close()
+        self._pace.close()
         for step in self._waiting():
             self._reject(step, NoWorker("the controller is shutting down"))
 
@@ -125,10 +135,9 @@ class Loop:
             attempt=attempt,
         )
         trajectory.last_step = max(trajectory.last_step, index)
-        self._believe(trajectory)
         trajectory.waiting.append(step)
         self.spans.arrived(step)
-        self.poke()
+        self._returns(trajectory)
         return step
 
     async def granted(self, step: Step) -> Grant:
@@ -151,7 +160,7 @@ class Loop:
         step.granted = None
         trajectory.waiting.append(step)
         self.spans.arrived(step)
-        self.poke()
+        self._returns(trajectory)
 
     def served(self, step: Step, usage: Usage) -> None:
         """Its last byte left: learn from it; the tool interval begins."""
@@ -172,6 +181,8 @@ class Loop:
         """The step ends without an answer: the client left, the engine failed, an abort."""
         if step in step.trajectory.waiting:
             step.trajectory.waiting.remove(step)
+            if not step.trajectory.waiting:
+                self._undecided.get(step.trajectory.run, {}).pop(step.trajectory, None)
         self._stop_running(step)
         self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         step.trajectory.last_end_ns = self.clock.now_ns()
@@ -210,41 +221,90 @@ class Loop:
             self._poked = True
             asyncio.get_running_loop().call_soon(self._turn)
 
+    def _returns(self, trajectory: LiveTrajectory) -> None:
+        self._returned[trajectory] = None
+        self.poke()
+
     def _turn(self) -> None:
         self._poked = False
-        for run in {t.run: None for t in self.trajectories.values()}:
-            try:
-                self._decide(run)
-            except Exception as error:  # noqa: BLE001 (the loop must live; counted, held steps told)
-                self.failures += 1
-                self.last_failure = f"{type(error).__name__}: {error}"
-                for step in self._waiting(run):
-                    self._reject(step, ControllerError(f"the decision failed: {error}"))
+        returned, self._returned = self._returned, {}
+        by_run: dict[str, list[LiveTrajectory]] = {}
+        for trajectory in returned:
+            by_run.setdefault(trajectory.run, []).append(trajectory)
+        for run, those in by_run.items():
+            self._guarded(run, lambda run=run, those=those: self._send_home(run, those))
+        for run in list(self._live):
+            if self._undecided.get(run) or self.switchboard.of(run).migration != "off":
+                self._pace.ask(run)
+
+    def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
+        """Release steps of started trajectories whose worker lives; the rest needs a decision."""
+        now_ns, home = self.clock.now_ns(), list[Trajectory]()
+        for trajectory in returned:
+            if not trajectory.waiting or trajectory.moving:
+                continue
+            worker = self.fleet.workers.get(trajectory.worker or "")
+            if worker is not None and worker.alive:
+                home.append(self._fact(trajectory, now_ns))
+            else:
+                self._undecided.setdefault(run, {})[trajectory] = None
+        switches = self.switchboard.of(run)
+        releases = decide_at_home(home, self.beliefs.rates(run), switches) if home else []
+        for release in releases:
+            self._release(self.trajectories[release.trajectory], release, switches)
+        self._note(run, releases, (), switches)
 
     def _decide(self, run: str) -> None:
+        self._guarded(run, lambda: self._decide_all(run))
+
+    def _guarded(self, run: str, decision: Callable[[], None]) -> None:
+        try:
+            decision()
+        except Exception as error:  # noqa: BLE001 (the loop must live; counted, held steps told)
+            self.failures += 1
+            self.last_failure = f"{type(error).__name__}: {error}"
+            for step in self._waiting(run):
+                self._reject(step, ControllerError(f"the decision failed: {error}"))
+
+    def _decide_all(self, run: str) -> None:
         switches = self.switchboard.of(run)
-        waiting = [s for s in self._waiting(run) if not s.trajectory.moving]
         if not self.fleet.alive:
-            for step in waiting:
-                self._reject(step, NoWorker(NOBODY))
+            for step in self._waiting(run):
+                if not step.trajectory.moving:
+                    self._reject(step, NoWorker(NOBODY))
             return
-        if not waiting and switches.migration == "off":
+        if not self._undecided.get(run) and switches.migration == "off":
             return
         plan = decide(self.snapshot(run), switches, self.rng)
         for release in plan.releases:
             self._release(self.trajectories[release.trajectory], release, switches)
         for move in plan.moves:
             self._mover.carry(self.trajectories[move.trajectory], move)
-        self._note(run, plan, switches)
+        self._note(run, plan.releases, plan.moves, switches)
 
     def snapshot(self, run: str) -> Snapshot:
         """What a decision for that run may know: others' trajectories fill workers, no more."""
         now_ns = self.clock.now_ns()
         return Snapshot(
-            trajectories=tuple(_facts(self.trajectories.values(), run, now_ns)),
+            trajectories=tuple(self._facts(run, now_ns)),
             workers=tuple(w.fact() for w in self.fleet.alive),
             rates=self.beliefs.rates(run),
         )
+
+    def _facts(self, run: str, now_ns: int) -> Iterator[Trajectory]:
+        for trajectory in self.trajectories.values():
+            fact = self._fact(trajectory, now_ns)
+            if trajectory.run != run:
+                if fact.state == "held" and fact.worker is None:
+                    continue
+                # Another run's step is not this decision's to release, nor its to move.
+                fact = replace(fact, state="running", movable=False)
+            yield fact
+
+    def _fact(self, trajectory: LiveTrajectory, now_ns: int) -> Trajectory:
+        if trajectory.believed != self.switchboard.of(trajectory.run).prediction:
+            self._believe(trajectory)
+        return trajectory.fact(now_ns)
 
     def _release(self, trajectory: LiveTrajectory, release: Release, switches: Switches) -> None:
         worker = self.fleet.workers[release.worker]
@@ -252,6 +312,7 @@ class Loop:
             trajectory.worker = worker.id
             self.journal.pin(trajectory.run, trajectory.id, worker.id)
         now_ns = self.clock.now_ns()
+        self._undecided.get(trajectory.run, {}).pop(trajectory, None)
         waiting, trajectory.waiting = trajectory.waiting, []
         for step in waiting:
             step.released_ns = now_ns
@@ -270,9 +331,11 @@ class Loop:
             if not step.grant.done():
                 step.grant.set_result(step.granted)
 
-    def _note(self, run: str, plan: Plan, switches: Switches) -> None:
+    def _note(
+        self, run: str, releases: Sequence[Release], moves: Sequence[Move], switches: Switches
+    ) -> None:
         at = {"at_ns": self.clock.now_ns(), "run": run, "order": switches.order}
-        for kind, decided in (("release", plan.releases), ("move", plan.moves)):
+        for kind, decided in (("release", releases), ("move", moves)):
             self.decisions.extend({**at, "kind": kind, **asdict(one)} for one in decided)
 
     # what is known
@@ -285,8 +348,11 @@ class Loop:
             known = LiveTrajectory(run=whose.run, id=whose.trajectory, number=self._arrivals)
             known.worker = self._pins.pop((whose.run, whose.trajectory), None)
             self.trajectories[key] = known
+            self._live[whose.run] = self._live.get(whose.run, 0) + 1
+        if whose.group and known.group is None:
+            self._groups.setdefault((whose.run, whose.group), {})[key] = known
         known.rollout = whose.rollout or known.rollout or self.open_rollout.get(whose.run)
-        known.group = whose.group or known.group
+        known.group = known.group or whose.group
         known.task = whose.task or known.task
         known.sample = whose.sample if whose.sample is not None else known.sample
         known.trace = whose.trace or known.trace
@@ -316,7 +382,7 @@ class Loop:
             trajectory.ids = step.ids + b"," + usage.output_ids
 
     def _believe(self, trajectory: LiveTrajectory) -> None:
-        policy = self.switchboard.of(trajectory.run).prediction
+        policy = trajectory.believed = self.switchboard.of(trajectory.run).prediction
         trajectory.remaining, trajectory.predictor_version = self.beliefs.predict(
             policy, trajectory
         )
@@ -330,9 +396,22 @@ class Loop:
         self._mover.arrived(trajectory, None, None)
         self.beliefs.finished(trajectory, truncated=truncated)
         self.journal.unpin(trajectory.run, trajectory.id)
-        for sibling in self.trajectories.values():
-            if sibling.group == trajectory.group and sibling.group and not sibling.steps:
-                self._believe(sibling)
+        self._forget(trajectory)
+
+    def _forget(self, trajectory: LiveTrajectory) -> None:
+        """It left: its siblings' lengths look different now, and its run may have no more."""
+        self._live[trajectory.run] -= 1
+        if not self._live[trajectory.run]:
+            del self._live[trajectory.run]
+            self._undecided.pop(trajectory.run, None)
+        group = (trajectory.run, trajectory.group or "")
+        siblings = self._groups.get(group, {})
+        siblings.pop(trajectory.key, None)
+        for sibling in siblings.values():
+            if not sibling.steps:
+                sibling.believed = None
+        if not siblings:
+            self._groups.pop(group, None)
 
     def _stop_running(self, step: Step) -> None:
         if step in step.trajectory.running:
@@ -362,17 +441,6 @@ class Loop:
                 if trajectory.state == "tool" and trajectory.last_end_ns < oldest_ns:
                     self._leave(trajectory, truncated=True)
             self.poke()
-
-
-def _facts(every: Any, run: str, now_ns: int) -> Iterator[Trajectory]:
-    for trajectory in every:
-        fact = trajectory.fact(now_ns)
-        if trajectory.run != run:
-            if fact.state == "held" and fact.worker is None:
-                continue
-            # Another run's step is not this decision's to release, nor its trajectory's to move.
-            fact = replace(fact, state="running", movable=False)
-        yield fact
 
 
 def _digest(key: str) -> str:

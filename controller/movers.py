@@ -24,7 +24,7 @@ WARM_WALL_S: Final = 60.0
 
 
 class Mover:
-    """Carries moves out; `changed` tells the loop that one ended."""
+    """Carries moves out; `changed` tells the loop whose ended."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Mover:
         fleet: Fleet,
         journal: Journal,
         spans: StepSpans,
-        changed: Callable[[], None],
+        changed: Callable[[LiveTrajectory], None],
     ) -> None:
         self._clock = clock
         self._fleet = fleet
@@ -98,4 +98,4 @@ class Mover:
             self._journal.pin(trajectory.run, trajectory.id, target.id)
         else:
             self.arrived(trajectory, None, None)
-        self._changed()
+        self._changed(trajectory)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,7 @@ from heddle.collector.tracing import Emitter
 from heddle.controller.beliefs import Beliefs
 from heddle.controller.clock import Clock
 from heddle.controller.control import control_app
-from heddle.controller.core.types import CoreError, Latency
+from heddle.controller.core.types import CoreError
 from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
 from heddle.controller.dataplane.proxy import Proxy, serves
@@ -32,11 +31,11 @@ from heddle.controller.fleet.sglang import SglangEngine, open_session
 from heddle.controller.fleet.static import StaticLauncher
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
+from heddle.controller.laws import law_of, laws
 from heddle.controller.loop import Loop
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
 from heddle.controller.switches import Switchboard
-from heddle.models.latency import load_profile
 
 KEEP_ALIVE_S: Final = 75
 CONTROL: Final = "/heddle/v1"
@@ -93,9 +92,10 @@ class Controller:
         self.emitter = _emitter(config)
         spans: Spans = config.spans or self.emitter or NoSpans()
         self.spans = spans
-        laws = _laws(config)
-        law_of = _law_of(laws)
-        self.fleet = Fleet(config.clock, law_of, lambda url: SglangEngine(url, self.session))
+        believed = laws(config.system, config.model)
+        self.fleet = Fleet(
+            config.clock, law_of(believed), lambda url: SglangEngine(url, self.session)
+        )
         self.loop = Loop(
             clock=config.clock,
             rng=np.random.default_rng(config.seed),
@@ -106,7 +106,7 @@ class Controller:
             spans=StepSpans(spans, config.clock.speed),
         )
         self.launcher = _launcher(config)
-        self.rollouts = Rollouts(self.loop, self.launcher, laws, config.gpus, spans)
+        self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
         self.proxy = Proxy(self.loop, frozenset({token}))
 
     async def start(self) -> None:
@@ -242,45 +242,4 @@ def _launcher(config: ControllerConfig) -> Launcher:
     logs = (config.data_dir or Path.cwd()) / "engines"
     return LocalLauncher(
         config.launch_template, logs, first_port=config.first_port, ready_s=config.ready_s
-    )
-
-
-def _laws(config: ControllerConfig) -> dict[int, Latency]:
-    profile = load_profile(config.system, config.model)
-    return {
-        degree: Latency(
-            degree=degree,
-            a_s=law.a_s,
-            b_s=law.b_s,
-            c_s=law.c_s,
-            p0_s=law.p0_s,
-            p1_s=law.p1_s,
-            p2_s=law.p2_s,
-            kv_tokens=law.kv_tokens,
-        )
-        for degree, law in profile.degrees.items()
-    }
-
-
-def _law_of(laws: Mapping[int, Latency]) -> Any:
-    def law_of(degree: int) -> Latency:
-        # An engine of a degree nobody profiled is believed to be like the nearest one.
-        nearest = min(laws, key=lambda known: (abs(known - degree), known))
-        law = laws[nearest]
-        return law if law.degree == degree else _with_degree(law, degree)
-
-    return law_of
-
-
-def _with_degree(law: Latency, degree: int) -> Latency:
-    return Latency(
-        degree=degree,
-        a_s=law.a_s,
-        b_s=law.b_s,
-        c_s=law.c_s,
-        p0_s=law.p0_s,
-        p1_s=law.p1_s,
-        p2_s=law.p2_s,
-        kv_tokens=law.kv_tokens,
-        max_running=law.max_running,
     )

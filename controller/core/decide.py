@@ -6,13 +6,18 @@ no worker gets a fresh trajectory above what admission allows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 
 from heddle.controller.core.admission import ADMISSIONS
 from heddle.controller.core.migration import MIGRATIONS
 from heddle.controller.core.placement import PLACEMENTS, Book
 from heddle.controller.core.priority import ORDERS, band, in_flight_first
-from heddle.controller.core.types import Plan, Release, Snapshot, Switches, Trajectory
+from heddle.controller.core.types import Plan, Rates, Release, Snapshot, Switches, Trajectory
+
+_AT_HOME: Final = "in flight on {}, its prefix is there"
 
 
 def decide(snapshot: Snapshot, switches: Switches, rng: np.random.Generator) -> Plan:
@@ -38,11 +43,27 @@ def decide(snapshot: Snapshot, switches: Switches, rng: np.random.Generator) -> 
     return Plan(releases=tuple(releases), moves=tuple(moves), held=held, ranks=ranks)
 
 
+def decide_at_home(
+    returning: Sequence[Trajectory], rates: Rates, switches: Switches
+) -> list[Release]:
+    """What `decide` says of started trajectories whose worker lives, without the whole picture.
+
+    No policy holds them back, so that their steps need not wait for a full decision.
+    """
+    ordered = ORDERS[switches.order](returning, rates)
+    return [
+        _release(t, (home, _AT_HOME.format(home)), rank, band(switches.order, t, rates),
+                 switches.order)
+        for rank, t in enumerate(ordered)
+        if (home := t.worker) is not None
+    ]  # fmt: skip
+
+
 def _worker_for(trajectory: Trajectory, book: Book, switches: Switches) -> tuple[str, str] | None:
     """Home while it lives; else the placement's choice, for fresh ones where there is room."""
     home = trajectory.worker
     if home is not None and home in book.workers:
-        return home, f"in flight on {home}, its prefix is there"
+        return home, _AT_HOME.format(home)
     choice = list(book.workers)
     if trajectory.is_fresh:
         choice = [w for w in choice if book.has_room(w)]
