@@ -13,8 +13,8 @@ from heddle.models import crossfit
 from heddle.models.crossfit import folds_of
 from heddle.models.errors import DatasetError
 from heddle.models.evaluate import OVERALL
-from heddle.models.history import GroupHistory
 from heddle.models.length import Examples
+from heddle.models.priors import history_of
 from heddle.models.registry import Registry, load_active
 from heddle.models.train import Args, run, train
 from heddle.models.types import Query
@@ -34,7 +34,7 @@ def test_where_one_step_tells_the_length_the_learned_one_wins_and_serves(recorde
     covered = result.version.metrics["coverage80"]
     assert 0.72 <= covered <= 0.88
     registry.promote(result.version.version)
-    predictor = load_active(registry, GroupHistory())
+    predictor = load_active(registry, history_of(dataset.rows))
     short, long = (
         predictor.predict(
             Query(
