@@ -28,6 +28,16 @@ class Grant:
     decision: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What the loop needs to know of a request beside whose it is."""
+
+    prompt_tokens: int = 0
+    ids: bytes | None = None
+    model: str = ""
+    client_rid: str | None = None
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
     """One LLM call between its arrival and its last byte."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -27,10 +27,11 @@ from heddle.controller.dataplane.usage import Usage
 from heddle.controller.errors import Aborted, ControllerError, NoWorker
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
-from heddle.controller.live import Grant, LiveTrajectory, Step
+from heddle.controller.live import Call, Grant, LiveTrajectory, Step
 from heddle.controller.movers import Mover
 from heddle.controller.pace import Pace
 from heddle.controller.switches import Switchboard
+from heddle.controller.table import Table
 
 BEAT_S: Final = 0.5
 """Wall seconds between two looks at what time alone changes: trajectories that stay away, dead
@@ -42,16 +43,6 @@ NOBODY: Final = (
     "no worker takes steps; begin a rollout (POST /heddle/v1/rollouts) or register an engine "
     "(POST /heddle/v1/workers)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What the loop needs to know of a request beside whose it is."""
-
-    prompt_tokens: int = 0
-    ids: bytes | None = None
-    model: str = ""
-    client_rid: str | None = None
 
 
 class Loop:
@@ -75,17 +66,14 @@ class Loop:
         self.journal = journal
         self.beliefs = beliefs
         self.spans = spans
-        self.trajectories: dict[str, LiveTrajectory] = {}
-        self.open_rollout: dict[str, str] = {}
+        self.table = Table(journal)
+        self.trajectories = self.table.by_key
+        self.open_rollout = self.table.open_rollout
         self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self.failures = 0
         self.last_failure = ""
         self._mover = Mover(clock, fleet, journal, spans, self._returns)
         self._pace = Pace(self._decide, lambda: len(self.trajectories))
-        self._pins = journal.pins()
-        self._groups: dict[tuple[str, str], dict[str, LiveTrajectory]] = {}
-        self._live: dict[str, int] = {}
-        """Trajectories by run."""
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
         self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
@@ -106,7 +94,7 @@ class Loop:
                 await self._beat
         await self._mover.close()
         self._pace.close()
-        for step in self._waiting():
+        for step in self.table.waiting():
             self._reject(step, NoWorker("the controller is shutting down"))
 
     # a step's life
@@ -116,7 +104,8 @@ class Loop:
         if not self.fleet.alive:
             raise NoWorker(NOBODY)
         now_ns = self.clock.now_ns()
-        trajectory = self._trajectory(whose)
+        self._arrivals += 1
+        trajectory = self.table.of(whose, self._arrivals)
         self._end_tool(trajectory, now_ns)
         index = whose.step if whose.step is not None else trajectory.last_step + 1
         attempt = trajectory.attempts[index] = trajectory.attempts.get(index, -1) + 1
@@ -203,11 +192,7 @@ class Loop:
 
     def abort(self, *, rid: str | None, trajectory_id: str | None, every: bool) -> list[Step]:
         """Reject what is held of it; returns the running steps, for the engines to stop."""
-        found: list[Step] = []
-        for trajectory in list(self.trajectories.values()):
-            for step in [*trajectory.waiting, *trajectory.running]:
-                if every or trajectory.id == trajectory_id or _is_rid(step, rid):
-                    found.append(step)
+        found = self.table.matching(rid=rid, trajectory_id=trajectory_id, every=every)
         for step in found:
             if step.granted is None:
                 self._reject(step, Aborted("the step was aborted before an engine had it"))
@@ -233,7 +218,7 @@ class Loop:
             by_run.setdefault(trajectory.run, []).append(trajectory)
         for run, those in by_run.items():
             self._guarded(run, lambda run=run, those=those: self._send_home(run, those))
-        for run in list(self._live):
+        for run in self.table.runs:
             if self._undecided.get(run) or self.switchboard.of(run).migration != "off":
                 self._pace.ask(run)
 
@@ -263,13 +248,13 @@ class Loop:
         except Exception as error:  # noqa: BLE001 (the loop must live; counted, held steps told)
             self.failures += 1
             self.last_failure = f"{type(error).__name__}: {error}"
-            for step in self._waiting(run):
+            for step in self.table.waiting(run):
                 self._reject(step, ControllerError(f"the decision failed: {error}"))
 
     def _decide_all(self, run: str) -> None:
         switches = self.switchboard.of(run)
         if not self.fleet.alive:
-            for step in self._waiting(run):
+            for step in self.table.waiting(run):
                 if not step.trajectory.moving:
                     self._reject(step, NoWorker(NOBODY))
             return
@@ -340,24 +325,6 @@ class Loop:
 
     # what is known
 
-    def _trajectory(self, whose: Whose) -> LiveTrajectory:
-        key = f"{whose.run}/{whose.trajectory}"
-        known = self.trajectories.get(key)
-        if known is None:
-            self._arrivals += 1
-            known = LiveTrajectory(run=whose.run, id=whose.trajectory, number=self._arrivals)
-            known.worker = self._pins.pop((whose.run, whose.trajectory), None)
-            self.trajectories[key] = known
-            self._live[whose.run] = self._live.get(whose.run, 0) + 1
-        if whose.group and known.group is None:
-            self._groups.setdefault((whose.run, whose.group), {})[key] = known
-        known.rollout = whose.rollout or known.rollout or self.open_rollout.get(whose.run)
-        known.group = known.group or whose.group
-        known.task = whose.task or known.task
-        known.sample = whose.sample if whose.sample is not None else known.sample
-        known.trace = whose.trace or known.trace
-        return known
-
     def _end_tool(self, trajectory: LiveTrajectory, now_ns: int) -> None:
         if trajectory.waiting or trajectory.running or not trajectory.last_end_ns:
             return
@@ -391,27 +358,12 @@ class Loop:
         if trajectory.waiting or trajectory.running:
             trajectory.final = True
             return
-        if self.trajectories.pop(trajectory.key, None) is None:
+        if not self.table.remove(trajectory):
             return
         self._mover.arrived(trajectory, None, None)
         self.beliefs.finished(trajectory, truncated=truncated)
         self.journal.unpin(trajectory.run, trajectory.id)
-        self._forget(trajectory)
-
-    def _forget(self, trajectory: LiveTrajectory) -> None:
-        """It left: its siblings' lengths look different now, and its run may have no more."""
-        self._live[trajectory.run] -= 1
-        if not self._live[trajectory.run]:
-            del self._live[trajectory.run]
-            self._undecided.pop(trajectory.run, None)
-        group = (trajectory.run, trajectory.group or "")
-        siblings = self._groups.get(group, {})
-        siblings.pop(trajectory.key, None)
-        for sibling in siblings.values():
-            if not sibling.steps:
-                sibling.believed = None
-        if not siblings:
-            self._groups.pop(group, None)
+        self._undecided.get(trajectory.run, {}).pop(trajectory, None)
 
     def _stop_running(self, step: Step) -> None:
         if step in step.trajectory.running:
@@ -423,10 +375,6 @@ class Loop:
         self.drop(step, type(error).__name__)
         if not step.grant.done():
             step.grant.set_exception(error)
-
-    def _waiting(self, run: str | None = None) -> list[Step]:
-        every = self.trajectories.values()
-        return [s for t in every if run is None or t.run == run for s in t.waiting]
 
     async def _beating(self) -> None:
         while True:
@@ -446,8 +394,3 @@ class Loop:
 def _digest(key: str) -> str:
     # Fixed width keeps rids prefix-free: SGLang aborts by prefix.
     return blake2b(key.encode(), digest_size=8).hexdigest()
-
-
-def _is_rid(step: Step, rid: str | None) -> bool:
-    ours = step.granted.rid if step.granted else None
-    return rid is not None and rid in (step.client_rid, ours)

@@ -24,8 +24,8 @@ from heddle.controller.dataplane.sse import Watch
 from heddle.controller.dataplane.usage import Usage, of_generate, of_openai
 from heddle.controller.errors import ControllerError, EngineError, EngineLost, NoWorker
 from heddle.controller.fleet.engine import Stream
-from heddle.controller.live import Grant, Step
-from heddle.controller.loop import NOBODY, Call, Loop
+from heddle.controller.live import Call, Grant, Step
+from heddle.controller.loop import NOBODY, Loop
 
 GENERATE: Final = "/generate"
 CHAT: Final = "/v1/chat/completions"
