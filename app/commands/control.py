@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heddle.app.commands import options
+
+if TYPE_CHECKING:
+    from heddle.app.settings import Settings
+    from heddle.controller.clock import Clock
 
 TYPER = options.help_with(
     "heddle control --worker http://gpu1:30000 --worker http://gpu2:30000",
@@ -41,16 +45,22 @@ def run(
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
     """Stand between agents and engines."""
-    from heddle.app.errors import PortInUse
-    from heddle.app.settings import load, token_in_file
-    from heddle.app.supervise import is_free
+    from heddle.app.settings import load
     from heddle.controller.clock import Clock
-    from heddle.controller.service import ControllerConfig, serve
 
     fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port}
     settings = load({"host": host, "data": data, **fleet, **there, **ports})
+    _serve(settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed))
+
+
+def _serve(settings: Settings, workers: list[str], template: str, clock: Clock) -> None:
+    from heddle.app.errors import PortInUse
+    from heddle.app.settings import token_in_file
+    from heddle.app.supervise import is_free
+    from heddle.controller.service import ControllerConfig, serve
+
     if not is_free(settings.ports.controller, settings.host):
         raise PortInUse(settings.ports.controller, "controller", "choose another with --port")
     serve(
@@ -61,12 +71,12 @@ def run(
             collector_queries=settings.query_url,
             data_dir=settings.data,
             token=token_in_file(settings),
-            workers=tuple(worker or settings.fleet.workers),
-            launch_template=tuple(shlex.split(launch_template or "")),
+            workers=tuple(workers or settings.fleet.workers),
+            launch_template=tuple(shlex.split(template)),
             gpus=settings.fleet.gpus,
             model=settings.fleet.model,
             system=settings.fleet.system,
             first_port=settings.ports.engines,
-            clock=Clock(clock_origin_ns, clock_speed),
+            clock=clock,
         )
     )
