@@ -183,7 +183,7 @@ class Proxy:
         extra = _out(step, grant)
         if exchange.streams:
             stream = await grant.worker.engine.stream(exchange.path, body, headers)
-            return await self._pass_on(exchange, stream, extra)
+            return await self._pass_on(exchange, stream, extra, step.released_ns)
         reply = await grant.worker.engine.send(exchange.path, body, headers)
         usage, content = _read(exchange, reply.body)
         if reply.status >= 400:
@@ -193,14 +193,21 @@ class Proxy:
         return usage
 
     async def _pass_on(
-        self, exchange: Exchange, stream: Stream, extra: list[tuple[bytes, bytes]]
+        self,
+        exchange: Exchange,
+        stream: Stream,
+        extra: list[tuple[bytes, bytes]],
+        sent_ns: int,
     ) -> Usage:
-        watch = Watch(swallow_usage=exchange.swallows_usage)
+        watch, now_ns = Watch(swallow_usage=exchange.swallows_usage), self._loop.clock.now_ns
+        first_ns: int | None = None
         try:
             exchange.began = True
             await asgi.begin(exchange.send, stream.status, stream.content_type, extra)
             async for chunk in stream.chunks():
                 passed = watch.feed(chunk)
+                if watch.began and first_ns is None:
+                    first_ns = now_ns()
                 if passed:
                     await _more(exchange.send, passed)
             exchange.ended = True
@@ -209,11 +216,9 @@ class Proxy:
             await stream.close()
         if stream.status >= 400:
             return Usage(error=f"http_{stream.status}")
-        last = watch.last()
-        if exchange.path == GENERATE:
-            return of_generate(last)
-        found = dict(last) if isinstance(last, Mapping) else {}
-        return of_openai({**found, "usage": watch.usage or found.get("usage")})
+        usage = _streamed(exchange, watch)
+        usage.watched(sent_ns, first_ns, now_ns())
+        return usage
 
     async def _cut_short(self, exchange: Exchange, error: EngineError) -> None:
         if not exchange.began:
@@ -297,6 +302,14 @@ def _read(exchange: Exchange, content: bytes) -> tuple[Usage, bytes]:
         return usage, content
     stripped = [c.pop("meta_info", None) for c in answer.get("choices") or []]
     return usage, orjson.dumps(answer) if any(stripped) else content
+
+
+def _streamed(exchange: Exchange, watch: Watch) -> Usage:
+    last = watch.last()
+    if exchange.path == GENERATE:
+        return of_generate(last)
+    found = dict(last) if isinstance(last, Mapping) else {}
+    return of_openai({**found, "usage": watch.usage or found.get("usage")})
 
 
 def _out(step: Step, grant: Grant) -> list[tuple[bytes, bytes]]:

@@ -213,12 +213,15 @@ def _segments(step: Step, usage: Usage, end_ns: int) -> dict[str, Any]:
         return {"heddle.held_s": whole_s}
     held_s = min(step.held_s, whole_s)
     queue_s, prefill_s, decode_s = usage.fitted(whole_s - held_s)
+    first_s = held_s + queue_s + prefill_s
+    if usage.first_chunk_ns is not None:
+        first_s = max(usage.first_chunk_ns - step.arrived_ns, 0) / 1e9
     return {
         "heddle.held_s": held_s,
         "heddle.queue_s": queue_s,
         "heddle.prefill_s": prefill_s,
         "heddle.decode_s": decode_s,
-        "gen_ai.response.time_to_first_chunk": held_s + queue_s + prefill_s,
+        "gen_ai.response.time_to_first_chunk": first_s,
     }
 
 

@@ -15,14 +15,17 @@ _DATA: Final = b"data:"
 
 
 class Watch:
-    """Remembers the last JSON event; `swallow_usage` holds back events without choices."""
+    """Remembers the last JSON event; `swallow_usage` holds back events without choices.
+
+    `began` once an event carried output: SGLang's first chat chunk only says the role.
+    """
 
     def __init__(self, *, swallow_usage: bool = False) -> None:
         self._swallow = swallow_usage
         self._rest = b""
         self._last = b""
         self.usage: Any = None
-        self.choice: Any = None
+        self.began = False
 
     def feed(self, chunk: bytes) -> bytes:
         """Bytes to pass on now."""
@@ -31,6 +34,7 @@ class Watch:
         for event in events:
             if self._swallow and self._is_usage(event):
                 continue
+            self.began = self.began or _has_output(_json(event))
             kept.append(event + _END)
             if event.startswith(_DATA) and not event.endswith(b"[DONE]"):
                 self._last = event
@@ -53,6 +57,19 @@ class Watch:
             return False
         self.usage = found["usage"]
         return found.get("choices") == []
+
+
+def _has_output(said: Any) -> bool:
+    if not isinstance(said, dict):
+        return False
+    if said.get("output_ids") or said.get("text"):
+        return True
+    choice = next(iter(said.get("choices") or ()), None)
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta") or {}
+    told = (delta.get(key) for key in ("content", "reasoning_content", "tool_calls"))
+    return bool(choice.get("text")) or any(told)
 
 
 def _json(event: bytes) -> Any:

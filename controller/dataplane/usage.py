@@ -27,8 +27,20 @@ class Usage:
     decode_s: float | None = None
     output_ids: bytes | None = None
     policy_version: str | None = None
+    first_chunk_ns: int | None = None
+    """Fleet time at which a stream's first output came by here."""
     error: str | None = None
     """What an engine's refusal is called on the span."""
+
+    def watched(self, sent_ns: int, first_ns: int | None, last_ns: int) -> None:
+        """What a stream showed from here: its first output ends queue and prefill in one.
+
+        The engine's own times win; SGLang puts none into a chat stream.
+        """
+        self.first_chunk_ns = first_ns
+        if self.prefill_s is None and first_ns is not None:
+            self.prefill_s = max((first_ns - sent_ns) / 1e9 - (self.queue_s or 0.0), 0.0)
+            self.decode_s = (last_ns - first_ns) / 1e9
 
     def fitted(self, inside_s: float) -> tuple[float, float, float]:
         """Queue, prefill and decode, cut in that order so that they fit the engine's part."""

@@ -123,6 +123,25 @@ async def test_a_chat_stream_loses_only_the_usage_event_nobody_asked_for(stack):
     assert counted == [3, 3]
 
 
+async def test_a_chat_streams_times_are_those_of_its_first_and_last_output(stack):
+    role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    said = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
+    async with up(stack, engines=1) as (s, http):
+        s.engines[0].delay_s = 0.02
+        s.engines[0].stream_bytes = [role, said, said, said, usage, b"data: [DONE]\n\n"]
+        chat = {"messages": [], "stream": True}
+        await post(http, f"{s.url}/v1/chat/completions", json=chat)
+        await until(lambda: s.spans.of("chat"))
+        span = s.spans.of("chat")[0]
+    known, whole_s = span["attributes"], (span["end_ns"] - span["start_ns"]) / 1e9
+    first_s = known["gen_ai.response.time_to_first_chunk"]
+    assert first_s >= 0.03  # the role's chunk came 10 ms before the first output
+    assert known["heddle.held_s"] + known["heddle.prefill_s"] == pytest.approx(first_s)
+    assert known["heddle.decode_s"] >= 0.04
+    assert known["heddle.prefill_s"] + known["heddle.decode_s"] <= whole_s
+
+
 async def test_chat_asks_for_meta_info_and_strips_it_again(stack):
     async with up(stack, engines=1) as (s, http):
         url = f"{s.url}/v1/chat/completions"
