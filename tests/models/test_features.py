@@ -70,7 +70,7 @@ def test_the_remaining_tokens_are_the_outputs_of_step_k_and_later(steps):
 
 
 def test_queries_and_recorded_rows_of_the_same_trajectory_give_the_same_features():
-    steps = [
+    steps: list[dict[str, object]] = [
         {"input_tokens": 100, "output_tokens": 40, "tool_name": "bash", "tool_s": 2.0,
          "tool_calls": 1, "tool_errors": 1},
         {"input_tokens": 190, "output_tokens": 10, "tool_name": "edit", "tool_s": 5.0,
