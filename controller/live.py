@@ -14,6 +14,7 @@ from typing import Literal
 from heddle.controller.core.types import Latency, Length, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.fleet.engine import Engine
+from heddle.controller.shape import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class LiveTrajectory:
     prompt_tokens: int = 0
     context_tokens: int = 0
     output_tokens: int = 0
+    shape: Shape = field(default_factory=Shape)
     remaining: Length | None = None
     predictor_version: str | None = None
     believed: str | None = None

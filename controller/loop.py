@@ -331,10 +331,13 @@ class Loop:
         self.spans.tool(trajectory, now_ns)
         seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
         seen.tools += 1
-        seen.tool_s += max(now_ns - trajectory.last_end_ns, 0) / 1e9
+        tool_s = max(now_ns - trajectory.last_end_ns, 0) / 1e9
+        seen.tool_s += tool_s
+        trajectory.shape.tool_ended(tool_s)
 
     def _grow(self, trajectory: LiveTrajectory, step: Step, usage: Usage) -> None:
         context = usage.input_tokens + usage.output_tokens
+        trajectory.shape.stepped(trajectory.context_tokens, usage.input_tokens, usage.output_tokens)
         seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
         if trajectory.steps:
             seen.gained_tokens += max(context - trajectory.context_tokens, 0)
