@@ -22,7 +22,16 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from heddle.collector.accounting import IDLE, LIVE_KINDS, Accounts, Activity, Kind, State, Strip
+from heddle.collector.accounting import (
+    BUSY,
+    IDLE,
+    LIVE_KINDS,
+    Accounts,
+    Activity,
+    Kind,
+    State,
+    Strip,
+)
 
 BLAMED_KINDS: Final[dict[State, tuple[Kind, ...]]] = {
     "migration": ("move",),
@@ -115,6 +124,26 @@ def blame(
     cells = [Cell(state, *owner, amount) for (state, owner), amount in totals.items() if amount]
     cells.sort(key=lambda cell: (-cell.gpu_ns, cell[:3]))
     return Blame(accounts.idle_ns, tuple(cells), _most_first(by_worker.items()), groups or {})
+
+
+def used(accounts: Accounts, activities: Sequence[Activity]) -> dict[str, int]:
+    """Busy GPU-ns by trajectory, split equally at every instant over those in the engine.
+
+    Sums to `accounts.busy_ns` exactly.
+    """
+    busy: dict[str, list[Strip]] = defaultdict(list)
+    for strip in accounts.strips:
+        if strip.state in BUSY and strip.worker_id is not None:
+            busy[strip.worker_id].append(strip)
+    running: dict[str, list[Activity]] = defaultdict(list)
+    for activity in activities:
+        if activity.kind in ("prefill", "decode") and activity.worker_id in busy:
+            running[activity.worker_id].append(activity)
+    pairs: list[tuple[str, int]] = []
+    for worker_id in sorted(busy):
+        shares = _split(busy[worker_id], _one_at_a_time(running[worker_id], named=False))
+        pairs += [(owner[0], amount) for owner, amount in shares.items()]
+    return _most_first(pairs)
 
 
 def _most_first(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -18,6 +18,7 @@ Kind = Literal["string", "int", "double", "bool", "strings"]
 # Operations: the value of gen_ai.operation.name, or for what GenAI lacks the span's own name.
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
+EMBEDDINGS: Final = "embeddings"
 EXECUTE_TOOL: Final = "execute_tool"
 START: Final = "heddle.start"
 MOVE: Final = "heddle.move"
@@ -30,6 +31,11 @@ WEIGHT_SYNC: Final = "heddle.weight_sync"
 WORKER: Final = "heddle.worker"
 """One worker's lease to one rollout: from joining it (start marker) to leaving it."""
 
+DOWN: Final = "heddle.down"
+"""One worker that does not answer, from the first failure to its return."""
+COUNTERS: Final = "heddle.counters"
+"""One poll of one worker's own counters, zero-length; an error means it did not answer."""
+
 HEDDLE_SPANS: Final = (
     START,
     MOVE,
@@ -40,7 +46,11 @@ HEDDLE_SPANS: Final = (
     REALLOCATE,
     WEIGHT_SYNC,
     WORKER,
+    DOWN,
+    COUNTERS,
 )
+FLEET_OPS: Final = (REALLOCATE, WEIGHT_SYNC, DOWN)
+"""What no trajectory does and engines stand still for; without a worker id it is all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,7 @@ ATTRIBUTES: Final = (
         "openinference.span.kind",
         "traceloop.span.kind",
         "langfuse.observation.type",
+        "ai.operationId",
         "llm.request.type",
     ),
     _a("heddle.run.id", "string", "run_id", "", "the training experiment"),
@@ -89,6 +100,8 @@ ATTRIBUTES: Final = (
         "heddle.trajectory.id",
         "session.id",
         "langfuse.session.id",
+        "traceloop.association.properties.session_id",
+        "gcp.vertex.agent.session_id",
     ),
     _a("heddle.sample.index", "int", "sample_index", "", "which sample of its group, from 0"),
     _a("heddle.step.index", "int", "step_index", "", "which LLM call of its trajectory, from 0"),
@@ -110,7 +123,16 @@ ATTRIBUTES: Final = (
     # where
     _a("heddle.worker.id", "string", "worker_id", "", "the engine"),
     _a("heddle.degree", "int", "degree", "GPUs", "GPUs of that engine"),
-    _a("gen_ai.agent.name", "string", "agent", "", "the agent", "agent.name"),
+    _a(
+        "gen_ai.agent.name",
+        "string",
+        "agent",
+        "",
+        "the agent",
+        "agent.name",
+        "gen_ai.workflow.name",
+        "traceloop.workflow.name",
+    ),
     _a(
         "gen_ai.request.model",
         "string",
@@ -120,6 +142,8 @@ ATTRIBUTES: Final = (
         "gen_ai.response.model",
         "llm.model_name",
         "llm.request.model_name",
+        "langfuse.observation.model.name",
+        "ai.model.id",
     ),
     _a("gen_ai.provider.name", "string", "", "", "who serves it", "gen_ai.system", "llm.provider"),
     # how long: one step's time, in order; their sum is the step's span
@@ -190,7 +214,29 @@ ATTRIBUTES: Final = (
         "gen_ai.usage.cached_tokens",
         "gen_ai.usage.cache_read_input_tokens",
         "gen_ai.usage.input_cached_tokens",
+        "cache_read_input_tokens",
         "llm.token_count.prompt_details.cache_read",
+        "ai.usage.cachedInputTokens",
+    ),
+    _a(
+        "gen_ai.usage.cache_write.input_tokens",
+        "int",
+        "cache_write_tokens",
+        "tokens",
+        "prompt tokens written to the prefix cache",
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_creation_input_tokens",
+        "llm.token_count.prompt_details.cache_write",
+    ),
+    _a(
+        "gen_ai.usage.reasoning.output_tokens",
+        "int",
+        "reasoning_tokens",
+        "tokens",
+        "generated, of those the reasoning",
+        "gen_ai.usage.reasoning_tokens",
+        "llm.token_count.completion_details.reasoning",
+        "ai.usage.reasoningTokens",
     ),
     _a("heddle.retractions", "int", "retractions", "", "times the engine took the step back"),
     _a(
@@ -201,6 +247,7 @@ ATTRIBUTES: Final = (
         "why generation ended",
         "gen_ai.response.finish_reason",
         "llm.finish_reason",
+        "ai.response.finishReason",
     ),
     # what was decided
     _a("heddle.order.rank", "int", "order_rank", "", "place among the waiting, 0 first"),
@@ -211,8 +258,25 @@ ATTRIBUTES: Final = (
     _a("heddle.predicted.p90", "double", "predicted_p90", "tokens", "remaining output, high"),
     _a("heddle.predictor.version", "string", "predictor_version", "", "who predicted"),
     # tools
-    _a("gen_ai.tool.name", "string", "tool_name", "", "the tool", "tool.name", "mcp.method.name"),
-    _a("gen_ai.tool.call.id", "string", "tool_call_id", "", "the call", "tool.id"),
+    _a(
+        "gen_ai.tool.name",
+        "string",
+        "tool_name",
+        "",
+        "the tool",
+        "tool.name",
+        "ai.toolCall.name",
+        "mcp.method.name",
+    ),
+    _a(
+        "gen_ai.tool.call.id",
+        "string",
+        "tool_call_id",
+        "",
+        "the call",
+        "tool.id",
+        "ai.toolCall.id",
+    ),
     _a("heddle.tool.inferred", "bool", "inferred", "", "seen only as the gap between two steps"),
     _a("heddle.synthetic", "bool", "synthetic", "", "the time was drawn, not recorded"),
     _a("error.type", "string", "error_type", "", "what failed"),
@@ -245,6 +309,23 @@ ATTRIBUTES: Final = (
     _a("heddle.switch.after", "string", "switch_after", "", "policy after"),
     _a("heddle.switch.who", "string", "switch_who", "", "who asked"),
     _a("heddle.switch.why", "string", "switch_why", "", "the reason given"),
+    # the fleet, and what engines count themselves
+    _a("heddle.waited_for", "string", "", "", "trajectories a weight sync waited for, as t1,t2"),
+    _a(
+        "heddle.laws",
+        "string",
+        "",
+        "ms",
+        "decode laws, as degree:a,b,c;... (a + b*B + c*B*ktokens)",
+    ),
+    _a("heddle.folded", "int", "folded", "spans", "engine slices counted here, not kept each"),
+    _a("heddle.sender.dropped", "int", "", "spans", "what the sender could not send so far"),
+    _a("heddle.counter.forward_s", "double", "", "s", "forward execution so far"),
+    _a("heddle.counter.idle_s", "double", "", "s", "without runnable or queued work so far"),
+    _a("heddle.counter.retracted", "double", "", "", "requests taken back, KV full, so far"),
+    _a("heddle.counter.running", "double", "", "", "requests running now"),
+    _a("heddle.counter.queue", "double", "", "", "requests waiting now"),
+    _a("heddle.counter.kv_usage", "double", "", "", "share of KV in use now"),
 )
 
 OPERATIONS: Final = {
@@ -253,11 +334,32 @@ OPERATIONS: Final = {
     "completion": CHAT,
     "tool": EXECUTE_TOOL,
     "agent": INVOKE_AGENT,
+    "embedding": EMBEDDINGS,
+    "ai.generatetext": INVOKE_AGENT,
+    "ai.streamtext": INVOKE_AGENT,
+    "ai.generateobject": INVOKE_AGENT,
+    "ai.streamobject": INVOKE_AGENT,
+    "ai.generatetext.dogenerate": CHAT,
+    "ai.streamtext.dostream": CHAT,
+    "ai.generateobject.dogenerate": CHAT,
+    "ai.streamobject.dostream": CHAT,
+    "ai.toolcall": EXECUTE_TOOL,
+    "ai.embed.doembed": EMBEDDINGS,
+    "ai.embedmany.doembed": EMBEDDINGS,
 }
 """What other dialects call an operation, in lower case; every other value is kept as sent."""
 
 STEP_OPS: Final = (CHAT, "text_completion", "generate_content")
 """Operations that are one LLM call."""
+USAGE_OPS: Final = (*STEP_OPS, EMBEDDINGS)
+"""Operations whose token counts are their own; elsewhere they are sums over children."""
+USAGE_COLUMNS: Final = (
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
 
 NAMES: Final = {a.name: a for a in ATTRIBUTES}
 COLUMNS: Final = {a.column: a for a in ATTRIBUTES if a.column}

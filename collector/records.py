@@ -11,14 +11,16 @@ from typing import Final, Literal
 
 import polars as pl
 
+from heddle.collector.record_columns import Column
+from heddle.collector.record_columns import count as _n
+from heddle.collector.record_columns import flag as _b
+from heddle.collector.record_columns import ns as _ns
+from heddle.collector.record_columns import number as _f
+from heddle.collector.record_columns import seconds as _s
+from heddle.collector.record_columns import text as _t
+from heddle.collector.records_time import EXPLAINED
+
 State = Literal["running", "finished", "abandoned"]
-Type = Literal["text", "int", "float", "bool"]
-_POLARS: Final[dict[Type, type[pl.DataType]]] = {
-    "text": pl.String,
-    "int": pl.Int64,
-    "float": pl.Float64,
-    "bool": pl.Boolean,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,45 +37,6 @@ class TrajectoryKey:
 
     run_id: str
     trajectory_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a named query."""
-
-    name: str
-    type: Type
-    meaning: str
-    unit: str = ""
-
-    @property
-    def dtype(self) -> type[pl.DataType]:
-        """Its polars type."""
-        return _POLARS[self.type]
-
-
-def _t(name: str, meaning: str) -> Column:
-    return Column(name, "text", meaning)
-
-
-def _n(name: str, meaning: str, unit: str = "") -> Column:
-    return Column(name, "int", meaning, unit)
-
-
-def _ns(name: str, meaning: str) -> Column:
-    return Column(name, "int", meaning, "ns")
-
-
-def _s(name: str, meaning: str) -> Column:
-    return Column(name, "float", meaning, "s")
-
-
-def _f(name: str, meaning: str, unit: str = "") -> Column:
-    return Column(name, "float", meaning, unit)
-
-
-def _b(name: str, meaning: str) -> Column:
-    return Column(name, "bool", meaning)
 
 
 _RUN: Final = _t("run_id", "the training experiment")
@@ -264,6 +227,7 @@ FRAMES: Final[dict[str, tuple[Column, ...]]] = {
         _t("state", "what it did"),
         _ns("start_ns", "of this piece"),
         _ns("end_ns", "of this piece"),
+        _n("gpus", "GPUs of it that count: the degree, unless leases exceed the fleet", "GPUs"),
     ),
     "history": (
         _RUN,
@@ -284,6 +248,7 @@ FRAMES: Final[dict[str, tuple[Column, ...]]] = {
         _f("max", "the longest"),
         _f("max_over_median", "the longest over the middle"),
     ),
+    **EXPLAINED,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -11,6 +11,9 @@ import polars as pl
 
 from heddle.collector.accounting import BUSY, Accounts, State
 from heddle.collector.blame import FLEET_STATES, Blame
+from heddle.collector.findings import thresholds as t
+from heddle.collector.findings.signals import Signals
+from heddle.collector.spare import Spare
 
 Severity: TypeAlias = Literal["high", "medium"]
 
@@ -24,6 +27,8 @@ class Case:
     parts: pl.DataFrame
     """Of decompose(): one row per trajectory."""
     provisional: bool = False
+    signals: Signals = field(default_factory=Signals)
+    spare: Spare | None = None
 
     def share(self, states: Sequence[State]) -> float:
         """Of all GPU time, the share in *states*."""
@@ -40,6 +45,17 @@ class Case:
                 busy[worker_id] = busy.get(worker_id, 0) + amount * (state in BUSY)
         shares = {worker_id: _ratio(busy[worker_id], leased[worker_id]) for worker_id in leased}
         return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
+
+    @cached_property
+    def alone_share(self) -> float:
+        """Of the wall, the share in which at most one worker was busy."""
+        strips = [x for x in self.accounts.strips if x.state in BUSY]
+        edges = [(x.start_ns, 1) for x in strips] + [(x.end_ns, -1) for x in strips]
+        busy, since_ns, crowd_ns = 0, 0, 0
+        for at_ns, change in sorted(edges):
+            crowd_ns += (at_ns - since_ns) * (busy > 1)
+            busy, since_ns = busy + change, at_ns
+        return 1.0 - _ratio(crowd_ns, self.accounts.wall_ns) if strips else 0.0
 
     @cached_property
     def starver(self) -> tuple[str, float]:
@@ -83,3 +99,9 @@ class Finding:
     """What to change."""
     lost_share: float
     """Of all GPU time (of trajectories' time for waiting-for-service), what it cost at most."""
+
+
+def finding(rule: str, lost: float, title: str, evidence: str, knob: str) -> Finding:
+    """A finding whose severity follows from what it cost."""
+    severity: Severity = "high" if lost >= t.SEVERE else "medium"
+    return Finding(rule, severity, title, evidence, knob, lost)

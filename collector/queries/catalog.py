@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from heddle.collector.errors import QueryRefused
-from heddle.collector.queries import gpu_time, rollouts, trajectories
+from heddle.collector.queries import explain, gpu_time, long_tail, rollouts, trajectories
 from heddle.collector.queries.query import Query
 
 QUERIES: Final[dict[str, Query]] = {
@@ -24,8 +24,23 @@ QUERIES: Final[dict[str, Query]] = {
         gpu_time.PARTITION,
         gpu_time.ACCOUNTS,
         gpu_time.STRIPS,
+        gpu_time.WINDOWS,
+        explain.BLAME,
+        explain.CRITICAL_PATH,
+        explain.DECOMPOSITION,
+        explain.FINDINGS,
+        explain.COST,
+        explain.EFFICIENCY,
+        explain.COUNTERS,
         trajectories.HISTORY,
         trajectories.TAIL,
+        long_tail.TAIL_SLICES,
+        long_tail.SPREAD,
+        long_tail.STRAGGLERS_QUERY,
+        long_tail.CCDF,
+        long_tail.DRIFT,
+        long_tail.GATHER,
+        long_tail.TAIL_SOURCES,
     )
 }
 

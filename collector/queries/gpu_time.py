@@ -1,130 +1,140 @@
 """What did every GPU of a rollout do: accounts, partition by state, strips over time?
 
-Reads a rollout's rows through the named queries and hands them to `facts` and `accounting`; the
-sums are theirs, exact in integer nanoseconds. One rollout at a time.
+Sums are exact in integer nanoseconds. One rollout at a time (`windows`: one run, fixed intervals,
+where rollouts overlap); results are kept until rows change (results.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import duckdb
-import polars as pl
 
-from heddle.collector.accounting import Accounts, account
+from heddle.collector.accounting import Accounts, Window, account
+from heddle.collector.counters import refined
 from heddle.collector.errors import QueryRefused
-from heddle.collector.facts import Facts, gather
-from heddle.collector.queries import rollouts, trajectories
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
+from heddle.collector.queries.results import RESULTS, Result
 
 STRIPS_CAP: Final = 2_000
-_PARTS: Final = (
-    trajectories.STEPS,
-    trajectories.TOOL_CALLS,
-    trajectories.MOVES,
-    rollouts.WORKERS,
-    trajectories.TRAJECTORIES,
-)
+WINDOWS_CAP: Final = 500
+WIDTH_S: Final = 60.0
+SOURCES: Final = ("spans", "counters")
 
 
-class _Accounted(NamedTuple):
-    run_id: str
-    rollout_id: str
-    announced: bool
-    facts: Facts
-    accounts: Accounts
+def option(filters: Filters, name: str, known: Sequence[str], otherwise: str) -> str:
+    """The one value of a filter that chooses; QueryRefused when it is none of *known*."""
+    given = (filters.get(name) or [otherwise])[0]
+    if given in known:
+        return given
+    message = f"{name} is {given!r}; choose one of {', '.join(known)}"
+    raise QueryRefused(message)
 
 
-def _account(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> _Accounted | None:
-    # One transaction: all rows are of the same instant.
-    cursor.begin()
+def positive(filters: Filters, name: str, otherwise: float) -> float:
+    """The one value of a filter that is a number above 0."""
+    given = (filters.get(name) or [str(otherwise)])[0]
     try:
-        return _read(cursor, filters)
-    finally:
-        cursor.rollback()
-
-
-def _read(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> _Accounted | None:
-    asked = {name: filters[name] for name in ("run", "rollout") if filters.get(name)}
-    # `seen_ns` and `announced` are of the view, not of the query's columns.
-    names = {"run": "run_id", "rollout": "rollout_id"}
-    where = " AND ".join(f"{names[name]} = ?" for name in asked)
-    values = [values[0] for values in asked.values()]
-    rows = cursor.sql(f"SELECT * FROM rollouts WHERE {where}", params=values).pl().to_dicts()
-    if len(rows) > 1:
-        message = "several runs have a rollout of that name; add the filter run"
-        raise QueryRefused(message)
-    if not rows:
-        return None
-    row = rows[0]
-    whose = {"run": [row["run_id"]], "rollout": [row["rollout_id"]]}
-    steps, tool_calls, moves, workers, known = (_frame(q, cursor, whose) for q in _PARTS)
-    facts = gather(
-        row,
-        steps=steps,
-        tool_calls=tool_calls,
-        moves=moves,
-        workers=workers,
-        trajectories=known,
-        now_ns=_watermark(row, (steps, tool_calls, moves, workers, known)),
-    )
-    accounts = account(facts.window, facts.gpus, facts.leases, facts.activities)
-    return _Accounted(row["run_id"], row["rollout_id"], row["announced"], facts, accounts)
-
-
-def _frame(query: Query, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> pl.DataFrame:
-    frame = pl.from_arrow(query.answer(cursor, filters).table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-def _watermark(row: dict[str, Any], frames: Sequence[pl.DataFrame]) -> int:
-    """The latest instant anything of the rollout speaks of, in the rollout's own clock."""
-    seen: list[int] = [row["seen_ns"] or 0, row["start_ns"] or 0]
-    for frame in frames:
-        for column in ("start_ns", "end_ns"):
-            latest = frame[column].max()
-            seen += [latest] if isinstance(latest, int) else []
-    return max(seen)
+        value = float(given)
+    except ValueError:
+        value = 0.0
+    if 0 < value < float("inf"):
+        return value
+    message = f"{name} is {given!r}, expected a number above 0"
+    raise QueryRefused(message)
 
 
 def _accounts(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
-    found = _account(cursor, filters)
+    found = RESULTS.of(cursor, filters)
     if found is None:
         return Answer(table_of("accounts", []), 0)
     window, gpus = found.accounts.window, found.accounts.gpus
-    wall_ns = window.end_ns - window.start_ns
     source = "rollout span" if found.announced else "steps"
+    if any(row.forward_ns is not None for row in found.counted):
+        source += " + engine counters"
     values = (
         found.run_id,
         found.rollout_id,
         gpus,
-        wall_ns,
+        found.accounts.wall_ns,
         window.start_ns,
         window.end_ns,
         found.facts.provisional,
-        gpus * wall_ns,
+        found.accounts.total_gpu_ns,
         source,
     )
     return Answer(table_of("accounts", [values]), 1)
 
 
 def _partition(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
-    found = _account(cursor, filters)
-    cells = found.accounts.by_worker.items() if found else ()
-    rows = [(worker, degree, state, ns) for (worker, degree, state), ns in cells if ns]
+    source = option(filters, "source", SOURCES, "spans")
+    found = RESULTS.of(cursor, filters)
+    cells = _cells(found, source) if found else {}
+    rows = [(worker, degree, state, ns) for (worker, degree, state), ns in cells.items() if ns]
+    rows = [row for row in rows if _wanted(filters, worker=row[0], state=row[2])]
     rows.sort(key=lambda row: (row[0] is None, row[0] or "", row[1:3]))
     return Answer(table_of("partition", rows), len(rows))
 
 
+def _cells(found: Result, source: str) -> dict[tuple[Any, int, str], int]:
+    if source == "counters":
+        return refined(found.accounts, found.counted)
+    return dict(found.accounts.by_worker)
+
+
+def _wanted(filters: Filters, **values: str | None) -> bool:
+    """Whether a row has one of the asked-for values in every filter."""
+    return all(not filters.get(name) or value in filters[name] for name, value in values.items())
+
+
 def _strips(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
-    found = _account(cursor, filters)
-    strips: Sequence[Any] = found.accounts.strips if found else ()
+    found = RESULTS.of(cursor, filters)
+    strips = [
+        strip
+        for strip in (found.accounts.strips if found else ())
+        if _wanted(filters, worker=strip.worker_id, state=strip.state)
+    ]
     longest = sorted(strips, key=lambda s: s.start_ns - s.end_ns)[:STRIPS_CAP]
     ordered = sorted(longest, key=lambda s: (s.worker_id is None, s.worker_id or "", s.start_ns))
-    rows = [(s.worker_id, s.degree, s.state, s.start_ns, s.end_ns) for s in ordered]
-    return Answer(table_of("strips", rows), len(strips))
+    return Answer(table_of("strips", ordered), len(strips))
+
+
+def _windows(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
+    """Every rollout of the run in one account, cut into fixed intervals."""
+    width_ns = round(positive(filters, "width_s", WIDTH_S) * 1e9)
+    names = cursor.execute(
+        "SELECT rollout_id FROM rollouts WHERE run_id = ? ORDER BY start_ns", [filters["run"][0]]
+    ).fetchall()
+    asked = [{"run": filters["run"], "rollout": [str(name)]} for (name,) in names]
+    results = [found for one in asked if (found := RESULTS.of(cursor, one)) is not None]
+    rows = [
+        (accounts.window.start_ns, accounts.window.end_ns, worker, degree, state, amount)
+        for accounts in _intervals(results, width_ns)
+        for (worker, degree, state), amount in sorted(accounts.by_worker.items(), key=str)
+        if amount
+    ]
+    return Answer(table_of("windows", rows), len(rows))
+
+
+def _intervals(results: Sequence[Result], width_ns: int) -> Iterator[Accounts]:
+    """The latest WINDOWS_CAP intervals; leases of two rollouts on one engine count once."""
+    if not results:
+        return
+    start_ns = min(found.facts.window.start_ns for found in results)
+    end_ns = max(found.facts.window.end_ns for found in results)
+    gpus = max(found.facts.gpus for found in results)
+    count = -(-(end_ns - start_ns) // width_ns)
+    for at in range(max(count - WINDOWS_CAP, 0), count):
+        window = Window(start_ns + at * width_ns, min(start_ns + (at + 1) * width_ns, end_ns))
+        here = [x.facts for x in results if _meets(x.facts.window, window)]
+        leases = [lease for facts in here for lease in facts.leases]
+        seen = [x for facts in here for x in facts.activities if _meets(Window(*x[2:4]), window)]
+        yield account(window, gpus, leases, seen)
+
+
+def _meets(one: Window, other: Window) -> bool:
+    return one.start_ns < other.end_ns and one.end_ns > other.start_ns
 
 
 ACCOUNTS = Query(
@@ -137,14 +147,21 @@ ACCOUNTS = Query(
 PARTITION = Query(
     name="partition",
     meaning="GPU time of each worker in each state; sums to the total of accounts exactly.",
-    filters=("run", "rollout"),
+    filters=("run", "rollout", "worker", "state", "source"),
     needs=("rollout",),
     compute=_partition,
 )
 STRIPS = Query(
     name="strips",
     meaning=f"What each worker did when, merged pieces; at most the {STRIPS_CAP} longest.",
-    filters=("run", "rollout"),
+    filters=("run", "rollout", "worker", "state"),
     needs=("rollout",),
     compute=_strips,
+)
+WINDOWS = Query(
+    name="windows",
+    meaning="GPU time of a run by fixed intervals (width_s), where rollouts overlap.",
+    filters=("run", "width_s"),
+    needs=("run",),
+    compute=_windows,
 )

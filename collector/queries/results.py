@@ -1,0 +1,196 @@
+"""How do pages read the accounting of a rollout without computing it again and again?
+
+One `Result` per (store, run, rollout), kept until the rollout's rows change; each part of it is
+computed when first asked for. A finished rollout's stays as it is until a late span changes its
+version. A running rollout's rows change all the time: its result is computed again only when that
+keeps the cost at SPEND of the time gone by since, so that its window may end a little earlier than
+the latest span; every answer says where its window ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import duckdb
+import polars as pl
+
+from heddle.collector import fleet
+from heddle.collector.accounting import Accounts, account
+from heddle.collector.blame import Blame, blame, used
+from heddle.collector.counters import Counted, counted
+from heddle.collector.critical_path import CriticalPath, critical_path
+from heddle.collector.decompose import Law, decompose
+from heddle.collector.facts import Facts, gather
+from heddle.collector.findings.case import Case, Finding
+from heddle.collector.findings.rules import diagnose
+from heddle.collector.findings.signals import Signals, signals
+from heddle.collector.laws import parse_laws
+from heddle.collector.queries.query import Filters
+from heddle.collector.queries.reading import Reading, read, version, whose
+from heddle.collector.spare import Spare, spare
+
+KEPT: Final = 6
+"""Results held at once; one of 60,000 steps is about 150 MB with everything asked for."""
+SPEND: Final = 0.05
+"""Of the time gone by, what recomputing a running rollout may cost."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything known of where one rollout's GPU time went."""
+
+    run_id: str
+    rollout_id: str
+    reading: Reading
+    facts: Facts
+    accounts: Accounts
+
+    @property
+    def announced(self) -> bool:
+        """Whether the rollout's own span, not its steps, gave the window."""
+        return bool(self.reading.row["announced"])
+
+    @cached_property
+    def blame(self) -> Blame:
+        """Who the idle GPUs waited for."""
+        return blame(self.accounts, self.facts.activities, self.facts.groups)
+
+    @cached_property
+    def used(self) -> dict[str, int]:
+        """Busy GPU-ns by trajectory."""
+        return used(self.accounts, self.facts.activities)
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """What the rollout's end waited for."""
+        return critical_path(self.facts.window, self.facts.activities)
+
+    @cached_property
+    def spare(self) -> Spare:
+        """What a better placement could have used."""
+        return spare(self.accounts, self.facts.activities)
+
+    @cached_property
+    def counted(self) -> list[Counted]:
+        """The engines by their own counters."""
+        return counted(self.accounts, self.reading.counters)
+
+    @cached_property
+    def laws(self) -> dict[int, Law]:
+        """What the rollout's span says of decode."""
+        return parse_laws([self.reading.laws])
+
+    @cached_property
+    def parts(self) -> pl.DataFrame:
+        """Each trajectory's time, decode split by the rollout's own laws."""
+        return self.parts_by(self.laws)
+
+    def parts_by(self, laws: Mapping[int, Law]) -> pl.DataFrame:
+        """Each trajectory's time, decode split by those laws."""
+        return decompose(self.facts, self.reading.steps, laws)
+
+    @cached_property
+    def signals(self) -> Signals:
+        """What the rules look at beside the accounts."""
+        return signals(
+            self.facts,
+            steps=self.reading.steps,
+            tool_calls=self.reading.tool_calls,
+            fleet=self.reading.fleet,
+            counted=self.counted,
+            dropped=self.reading.dropped,
+        )
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What is wrong, the costliest first."""
+        case = Case(
+            self.accounts, self.blame, self.parts, self.facts.provisional, self.signals, self.spare
+        )
+        return diagnose(case)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    result: Result
+    at_s: float
+    took_s: float
+
+
+class Results:
+    """The results at hand, the least lately used dropped."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str, str], _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+        self.computed = 0
+
+    def of(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Result | None:
+        """The result of the rollout asked for; None when there is none."""
+        asked = whose(cursor, filters)
+        if asked is None:
+            return None
+        key = (_database(cursor), *asked)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and self._fresh(cursor, kept):
+                self._kept.move_to_end(key)
+                return kept.result
+            return self._compute(cursor, key)
+
+    def _fresh(self, cursor: duckdb.DuckDBPyConnection, kept: _Kept) -> bool:
+        result = kept.result
+        if result.facts.provisional and time.monotonic() - kept.at_s < kept.took_s / SPEND:
+            return True
+        return version(cursor, result.run_id, result.rollout_id) == result.reading.version
+
+    def _compute(
+        self, cursor: duckdb.DuckDBPyConnection, key: tuple[str, str, str]
+    ) -> Result | None:
+        began_s = time.monotonic()
+        reading = read(cursor, *key[1:])
+        if reading is None:
+            return None
+        result = explain(reading)
+        now_s = time.monotonic()
+        self._kept[key] = _Kept(result, now_s, now_s - began_s)
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        self.computed += 1
+        return result
+
+
+RESULTS: Final = Results()
+"""Of this process: the collector's pages share them."""
+
+
+def explain(reading: Reading) -> Result:
+    """Account for one rollout's rows."""
+    now_ns, row = reading.watermark_ns, reading.row
+    until_ns = now_ns if row["end_ns"] is None else row["end_ns"]
+    workers = {*reading.workers["worker_id"], *reading.steps["worker_id"]} - {None}
+    facts = gather(
+        row,
+        steps=reading.steps,
+        tool_calls=reading.tool_calls,
+        moves=reading.moves,
+        workers=reading.workers,
+        trajectories=reading.trajectories,
+        now_ns=now_ns,
+        fleet=fleet.activities(reading.fleet, reading.counters, workers, until_ns),
+    )
+    accounts = account(facts.window, facts.gpus, facts.leases, facts.activities)
+    return Result(row["run_id"], row["rollout_id"], reading, facts, accounts)
+
+
+def _database(cursor: duckdb.DuckDBPyConnection) -> str:
+    """Which store it is: its file, opened anew under the same name only with the same rows."""
+    rows = cursor.execute("SELECT coalesce(path, '') FROM duckdb_databases() WHERE NOT internal")
+    return "|".join(str(row[0]) for row in rows.fetchall())
