@@ -1,8 +1,9 @@
 """How long will a trajectory still be, as far as this controller believes?
 
 Group history from the collector, fetched when a rollout begins and updated as siblings finish; if
-the collector is away it goes on with what it saw itself, and says so. Also the rates of a run: tool
-seconds and context growth as seen here.
+the collector is away it goes on with what it saw itself, and says so. The promoted predictor of the
+registry corrects it where prediction is `learned`. Also the rates of a run: tool seconds and
+context growth as seen here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from heddle.collector.errors import CollectorError
 from heddle.controller.core.types import Length, Rates, Work
 from heddle.controller.live import LiveTrajectory
 from heddle.models.history import GroupHistory
+from heddle.models.predictor import Predictor
+from heddle.models.registry import Registry, load_active
 from heddle.models.types import Query
 
 # A trajectory in a tool this many times longer than usual, or a minute, may never come back.
@@ -68,8 +71,11 @@ class Beliefs:
 
     queries: str | None = None
     token: str | None = None
+    registry: Registry | None = None
     histories: dict[str, GroupHistory] = field(default_factory=dict[str, GroupHistory])
     seen: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    serving: dict[str, Predictor] = field(default_factory=dict[str, Predictor])
+    """What answers where prediction is `learned`, by run; read from the registry when asked."""
     unreachable: int = 0
 
     def of(self, run: str) -> GroupHistory:
@@ -86,19 +92,34 @@ class Beliefs:
             return "no collector is configured: lengths from what this controller saw"
         try:
             self.histories[run], groups = await asyncio.to_thread(self._fetch, run, rollout)
+            self.serving.pop(run, None)
         except (CollectorError, ValueError, OSError) as error:
             self.unreachable += 1
             return f"history not available ({error}): lengths from what this controller saw"
         return f"lengths from the history of {groups} groups" if groups else "no history yet"
 
+    def learned(self, run: str) -> Predictor:
+        """The promoted predictor on that run's history; history itself where none is promoted."""
+        known = self.serving.get(run)
+        if known is None:
+            history = self.of(run)
+            known = load_active(self.registry, history) if self.registry else history
+            self.serving[run] = known
+        return known
+
+    def reload(self) -> None:
+        """The registry changed: the next prediction reads it."""
+        self.serving.clear()
+
     def predict(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length | None, str]:
         """Remaining tokens and who says so; None where prediction is switched off."""
         if policy == "none":
             return None, "none"
-        history = self.of(trajectory.run)
-        found = history.predict(_query(trajectory))
+        run = trajectory.run
+        predictor = self.learned(run) if policy == "learned" else self.of(run)
+        found = predictor.predict(_query(trajectory))
         length = Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean)
-        return length, history.version
+        return length, predictor.version
 
     def survives(self, trajectory: LiveTrajectory) -> None:
         """It took one more step: its siblings may be longer than the early finishers say."""
@@ -157,6 +178,7 @@ def _group(trajectory: LiveTrajectory) -> str:
 
 
 def _query(trajectory: LiveTrajectory) -> Query:
+    shape = trajectory.shape
     return Query(
         group=_group(trajectory),
         run=trajectory.run,
@@ -167,4 +189,10 @@ def _query(trajectory: LiveTrajectory) -> Query:
         context_tokens=trajectory.context_tokens,
         tokens_so_far=trajectory.output_tokens,
         steps_so_far=trajectory.steps,
+        last_output_tokens=shape.last_output_tokens,
+        max_output_tokens=shape.max_output_tokens,
+        last_observation_tokens=shape.last_observation_tokens,
+        tool_calls_so_far=shape.tool_calls,
+        tool_s_so_far=shape.tool_s,
+        last_tool_s=shape.last_tool_s,
     )

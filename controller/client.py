@@ -136,14 +136,18 @@ class ControllerClient:
         """Who predicts."""
         return wire.PredictorState.model_validate(self._get("/predictor"))
 
-    def promote(self, version: str) -> wire.PredictorState:
-        """Put a version live."""
-        found = self._post("/predictor/promote", {"version": version})
+    def promote(
+        self, version: str, *, who: str = "unknown", why: str = "", force: bool = False
+    ) -> wire.PredictorState:
+        """Put a version live; `force` overrides the gate's refusal."""
+        said = {"version": version, "who": who, "why": why, "force": force}
+        found = self._post("/predictor/promote", said)
         return wire.PredictorState.model_validate(found)
 
-    def rollback(self) -> wire.PredictorState:
+    def rollback(self, *, who: str = "unknown", why: str = "") -> wire.PredictorState:
         """Back to the one before."""
-        return wire.PredictorState.model_validate(self._post("/predictor/rollback", {}))
+        said = {"who": who, "why": why}
+        return wire.PredictorState.model_validate(self._post("/predictor/rollback", said))
 
     def close(self) -> None:
         """Close the connections."""

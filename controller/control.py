@@ -6,7 +6,7 @@ The guard in front has already checked token, content type, Origin and Host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,10 +20,6 @@ from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
 from heddle.controller.errors import BadRequest, ControllerError
 from heddle.controller.journal import Change
-
-PREDICTOR: Final = "predictor"
-PREDICTORS: Final = ("group-history",)
-"""Versions this controller can serve; learned ones come with the registry."""
 
 router = APIRouter(prefix="/heddle/v1")
 
@@ -215,26 +211,20 @@ async def plan(request: Request) -> Any:
 
 @router.get("/predictor", response_model=wire.PredictorState)
 async def predictor(request: Request) -> Any:
-    """Who predicts where prediction is on."""
-    version = _up(request).journal.fact(PREDICTOR) or PREDICTORS[0]
-    return wire.PredictorState(version=version, known=list(PREDICTORS))
+    """Who predicts where prediction is `learned`."""
+    return _up(request).predictors.state()
 
 
 @router.post("/predictor/promote", response_model=wire.PredictorState)
 async def promote(request: Request, asked: wire.PredictorChoice) -> Any:
-    """Put a version live."""
-    if asked.version not in PREDICTORS:
-        message = f"no predictor {asked.version!r}; choose one of {', '.join(PREDICTORS)}"
-        raise BadRequest(message)
-    _up(request).journal.set_fact(PREDICTOR, asked.version)
-    return await predictor(request)
+    """Put a version live; a broken one is refused and what serves goes on."""
+    return _up(request).predictors.promote(asked)
 
 
 @router.post("/predictor/rollback", response_model=wire.PredictorState)
-async def rollback(request: Request) -> Any:
-    """Back to group history, which needs no artifact."""
-    _up(request).journal.set_fact(PREDICTOR, PREDICTORS[0])
-    return await predictor(request)
+async def rollback(request: Request, asked: wire.Rollback) -> Any:
+    """Back to what served before."""
+    return _up(request).predictors.rollback(asked)
 
 
 def _state(up: Any, run: str) -> wire.SwitchState:

@@ -113,7 +113,8 @@ class Rollouts:
         if switches.prediction != "none":
             basis = await self._loop.beliefs.refresh(asked.run, asked.rollout)
             if switches.prediction == "learned":
-                basis += "; no learned predictor is promoted, group history answers"
+                version = self._loop.beliefs.learned(asked.run).version
+                basis += f"; {version} predicts"
         groups = [
             Expected(group=g.group, samples=g.samples, task=g.task, prompt_tokens=g.prompt_tokens)
             for g in asked.groups

@@ -33,9 +33,11 @@ from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
 from heddle.controller.loop import Loop
+from heddle.controller.predictors import Predictors
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
 from heddle.controller.switches import Switchboard
+from heddle.models.registry import Registry
 
 KEEP_ALIVE_S: Final = 75
 CONTROL: Final = "/heddle/v1"
@@ -88,6 +90,7 @@ class Controller:
         data = config.data_dir
         self.session = open_session()
         self.journal = Journal(data / "controller.sqlite" if data else None)
+        self.registry = Registry(data / "predictors") if data else None
         self.switchboard = Switchboard(self.journal, config.preset)
         self.emitter = _emitter(config)
         spans: Spans = config.spans or self.emitter or NoSpans()
@@ -102,9 +105,10 @@ class Controller:
             fleet=self.fleet,
             switchboard=self.switchboard,
             journal=self.journal,
-            beliefs=Beliefs(config.collector_queries, config.collector_token),
+            beliefs=Beliefs(config.collector_queries, config.collector_token, self.registry),
             spans=StepSpans(spans, config.clock.speed),
         )
+        self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
         self.launcher = _launcher(config)
         self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
         self.proxy = Proxy(self.loop, frozenset({token}))

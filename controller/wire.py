@@ -85,13 +85,19 @@ class WorkerIn(Wire):
 
 
 class PredictorChoice(Wire):
-    """Which predictor version to serve."""
+    """Which predictor version to serve; `force` overrides the gate's refusal and is noted."""
 
     version: str
+    who: str = "unknown"
+    why: str = ""
+    force: bool = False
 
 
 class Rollback(Wire):
-    """Nothing to say."""
+    """Back to the predictor before."""
+
+    who: str = "unknown"
+    why: str = ""
 
 
 class RolloutReply(BaseModel):
@@ -185,10 +191,11 @@ class PlanState(BaseModel):
 
 
 class PredictorState(BaseModel):
-    """Who predicts."""
+    """Who predicts where prediction is `learned`; `refused` says which newer one is broken."""
 
     version: str
     known: list[str]
+    refused: list[str] = Field(default_factory=list[str])
 
 
 class Health(BaseModel):
