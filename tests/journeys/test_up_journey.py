@@ -89,9 +89,11 @@ def test_a_trajectory_is_seen_while_it_runs(stack):
         assert not results
         thread.join()
         emitter.close()
-        eventually(lambda: client.query("trajectories", run="seen", state="finished").height == 1)
+        # Steps come from the controller, the trajectory from its client: either may be first.
+        eventually(lambda: client.query("steps", run="seen", state="finished").height == 2)
         held = client.query("trajectories", run="seen").to_dicts()
     assert running[0]["trajectory_id"] == "slow"
+    assert held[0]["state"] == "finished"
     assert (held[0]["steps"], held[0]["tool_calls"], held[0]["output_tokens"]) == (2, 1, 35)
 
 
