@@ -84,12 +84,13 @@ def start(
     origin_ns = time.time_ns()
     secret = token_in_file(settings)
     clock = Clock(origin_ns, settings.fleet.speed)
+    # All at once: each imports for seconds, and none needs another to come up.
     supervisor.start("collector", collector_arguments(settings))
+    supervisor.start("controller", controller_arguments(settings, clock))
     if dashboard:
         supervisor.start("dashboard", dashboard_arguments(settings))
     _wait(supervisor, "collector", f"{settings.query_url}/healthz")
     say(f"collector on {settings.otlp_url}, queries on {settings.query_url}")
-    supervisor.start("controller", controller_arguments(settings, clock))
     _wait(supervisor, "controller", f"{settings.controller_url}/heddle/v1/healthz")
     say(f"controller on {settings.controller_url}")
     if dashboard:

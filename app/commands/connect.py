@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heddle.app.settings import load, token
-from heddle.collector.client import CollectorClient
-from heddle.controller.client import ControllerClient
+
+# Each client brings half a second of imports; a command needs one of them.
+if TYPE_CHECKING:
+    from heddle.collector.client import CollectorClient
+    from heddle.controller.client import ControllerClient
 
 
 def controller_client(
     url: str | None, data: Path | None, token_file: Path | None, timeout_s: float = 60.0
 ) -> ControllerClient:
     """A client with the token of the data folder."""
+    from heddle.controller.client import ControllerClient
+
     settings = load({"controller": url, "data": data, "token_file": token_file})
     return ControllerClient(settings.controller_url, token=token(settings), timeout_s=timeout_s)
 
 
 def collector_client(url: str | None) -> CollectorClient:
     """A client for queries."""
+    from heddle.collector.client import CollectorClient
+
     return CollectorClient(load({"collector": url}).query_url)
 
 
