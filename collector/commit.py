@@ -19,10 +19,12 @@ import pyarrow.compute as pc
 from heddle.collector import conventions as c
 from heddle.collector.columns import SCHEMA
 from heddle.collector.keys import UNKNOWN, Ends, Hashes, Keys, hashes
+from heddle.collector.rollups import touching
 
 _INSERT: Final = (
     "INSERT INTO {table} BY NAME "
-    "SELECT * REPLACE (attrs::JSON::VARIANT AS attrs) FROM incoming_{table}"
+    "SELECT * REPLACE (attrs::JSON::VARIANT AS attrs) FROM incoming_{table};"
+    + touching("incoming_{table}")
 )
 _DELETE: Final = (
     "DELETE FROM {table} USING {source} "

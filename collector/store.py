@@ -23,6 +23,7 @@ import pyarrow as pa
 from heddle.collector.columns import SCHEMA
 from heddle.collector.commit import Committer
 from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable, Unstorable
+from heddle.collector.rollups import Rollups
 from heddle.collector.store_file import open_file
 
 FILE_NAME: Final = "heddle.duckdb"
@@ -63,6 +64,7 @@ class Store:
         self._window_s = window_s
         self._connection = opened.connection
         self._committer = Committer(opened.connection.cursor())
+        self.rollups = Rollups(opened.connection.cursor())
         # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.
         self._committer.commit(SCHEMA.empty_table())
         self._queue: queue.Queue[_Item | None] = queue.Queue()
@@ -97,7 +99,8 @@ class Store:
 
     @contextmanager
     def reading(self) -> Generator[duckdb.DuckDBPyConnection, None, None]:
-        """A cursor for one reader in one thread."""
+        """A cursor for one reader in one thread; the sums it reads hold every commit so far."""
+        self.rollups.refresh()
         with self._lock:
             cursor = self._connection.cursor()
         try:
@@ -114,6 +117,7 @@ class Store:
             self._queue.put(None)
         self._thread.join()
         self._committer.close()
+        self.rollups.close()
         self._connection.close()
 
     def _run(self) -> None:
@@ -157,6 +161,7 @@ class Store:
         tables = [item.table for item in items if item.table is not None]
         together = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
         stored = self._committer.commit(together, heartbeat=len(tables) < len(items))
+        self.rollups.changed()
         self.stored += stored
         self.duplicates += together.num_rows - stored
         for item in items:

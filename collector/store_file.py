@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from heddle.collector import conventions as c
+from heddle.collector import rollups, sealed
 from heddle.collector.columns import SCHEMA
 from heddle.collector.errors import CollectorError, StoreHeld, StoreTooNew
 
@@ -94,6 +95,8 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     for table in TABLES:
         connection.execute(_create(table))
         _add_columns(connection, table)
+    sealed.prepare(connection)
+    rollups.prepare(connection, list(_columns()))
     connection.execute(Path(__file__).with_name("schema.sql").read_text())
     if version is None:
         connection.execute("INSERT INTO heddle_schema VALUES (?, ?)", [SCHEMA_VERSION, c.VERSION])
