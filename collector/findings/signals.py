@@ -125,7 +125,7 @@ def _missing(steps: pl.DataFrame) -> dict[str, int]:
 
     One carried over from an earlier rollout rightly begins later than 0.
     """
-    index, came = pl.col("step_index"), pl.col("state") != "abandoned"
+    index, came = pl.col("step_index"), pl.col("state").ne_missing("abandoned")
     known = steps.filter(index.is_not_null())
     by = known.group_by("trajectory_id").agg(
         missing=index.max() - index.min() + 1 - index.filter(came).n_unique(),

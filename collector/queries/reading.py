@@ -39,7 +39,7 @@ _COUNTER_ROWS: Final = (
     " CAST(attrs['heddle.counter.running'] AS DOUBLE) AS running,"
     " CAST(attrs['heddle.counter.queue'] AS DOUBLE) AS queue,"
     " CAST(attrs['heddle.counter.kv_usage'] AS DOUBLE) AS kv_usage"
-    f" FROM spans WHERE run_id = ? AND op = '{c.COUNTERS}' AND worker_id IS NOT NULL"
+    f" FROM everything WHERE run_id = ? AND op = '{c.COUNTERS}' AND worker_id IS NOT NULL"
     " AND start_ns >= ? AND start_ns <= ? ORDER BY worker_id, start_ns"
 )
 _SAID: Final = (
@@ -49,7 +49,7 @@ _SAID: Final = (
 )
 _DROPPED: Final = (
     "SELECT coalesce(sum(most), 0)::BIGINT FROM (SELECT max("
-    "CAST(attrs['heddle.sender.dropped'] AS BIGINT)) AS most FROM spans"
+    "CAST(attrs['heddle.sender.dropped'] AS BIGINT)) AS most FROM everything"
     " WHERE run_id = ? AND rollout_id = ? AND attrs['heddle.sender.dropped'] IS NOT NULL"
     " GROUP BY service)"
 )

@@ -191,6 +191,8 @@ def explain(reading: Reading) -> Result:
 
 
 def _database(cursor: duckdb.DuckDBPyConnection) -> str:
-    """Which store it is: its file, opened anew under the same name only with the same rows."""
-    rows = cursor.execute("SELECT coalesce(path, '') FROM duckdb_databases() WHERE NOT internal")
-    return "|".join(str(row[0]) for row in rows.fetchall())
+    """Which store it is: its file; one made anew under that name has other versions."""
+    rows = cursor.execute(
+        "SELECT coalesce(path, '') FROM duckdb_databases() WHERE database_name = current_database()"
+    ).fetchall()
+    return str(rows[0][0]) if rows else ""

@@ -10,10 +10,13 @@ import pytest
 from heddle.collector import records
 from heddle.collector.accounting import Activity, account
 from heddle.collector.blame import blame
+from heddle.collector.counters import counted
 from heddle.collector.decompose import Law, decompose
 from heddle.collector.facts import gather
 from heddle.collector.findings.case import Case
-from heddle.collector.findings.rules import RULES, diagnose
+from heddle.collector.findings.rules import RULES, SILENCES, diagnose
+from heddle.collector.findings.signals import signals
+from heddle.collector.spare import spare
 
 Row = dict[str, Any]
 
@@ -33,11 +36,13 @@ def step(t: str, w: int, start: int, *parts: int | None, index: int = 0) -> Row:
 
 def case(
     steps: list[Row], tools: list[Row] | None = None, *, fleet: list[Activity] | None = None,
-    provisional: bool = False,
+    provisional: bool = False, unit: int = 1, counters: list[Row] | None = None,
 ) -> Case:  # fmt: skip
-    """Four workers over [0, 1000)."""
+    """Four workers over [0, 1000) units of time."""
     owners = {row["trajectory_id"] for row in steps}
     workers = [{"worker_id": f"w{w}", "degree": 1, "start_ns": 0, "end_ns": 1000} for w in range(4)]
+    for row in (*steps, *(tools or []), *workers):
+        row |= {k: v * unit for k, v in row.items() if k.endswith("_ns") and v is not None}
     frames = {
         "steps": frame("steps", steps),
         "tool_calls": frame("tool_calls", tools or []),
@@ -45,12 +50,31 @@ def case(
         "workers": frame("workers", workers),
         "trajectories": frame("trajectories", [{"trajectory_id": t} for t in sorted(owners)]),
     }
-    rollout = {"start_ns": 0, "end_ns": None if provisional else 1000, "gpus": 4}
-    found = gather(rollout, **frames, now_ns=1000, fleet=fleet or [])  # pyright: ignore[reportArgumentType]
+    rollout = {"start_ns": 0, "end_ns": None if provisional else 1000 * unit, "gpus": 4}
+    found = gather(rollout, **frames, now_ns=1000 * unit, fleet=fleet or [])  # pyright: ignore[reportArgumentType]
     accounts = account(found.window, found.gpus, found.leases, found.activities)
     split = blame(accounts, found.activities, found.groups)
     parts = decompose(found, frames["steps"], {1: Law(20.0)})
-    return Case(accounts, split, parts, provisional)
+    rows = [
+        {"op": "heddle.weight_sync", "start_ns": x.start_ns, "end_ns": x.end_ns, "waited_for": None}
+        for x in dict.fromkeys(x._replace(worker_id="") for x in fleet or [])
+        if x.kind == "weight_sync"
+    ]
+    seen = signals(
+        found,
+        steps=frames["steps"],
+        tool_calls=frames["tool_calls"],
+        fleet=pl.DataFrame(rows) if rows else None,
+        counted=counted(accounts, polls(counters or [])),
+    )
+    return Case(accounts, split, parts, provisional, seen, spare(accounts, found.activities))
+
+
+def polls(rows: list[Row]) -> pl.DataFrame:
+    kinds = {"worker_id": pl.String, "at_ns": pl.Int64, "ok": pl.Boolean}
+    numbers = ("forward_s", "idle_s", "retracted", "running", "queue", "kv_usage")
+    schema = kinds | dict.fromkeys(numbers, pl.Float64)
+    return pl.DataFrame([{k: row.get(k) for k in schema} for row in rows], schema=schema)
 
 
 def healthy() -> list[Row]:
@@ -99,7 +123,86 @@ def unseen() -> Case:
         "end_ns": 1000} for k in range(2))])  # fmt: skip
 
 
+def one_slow() -> Case:
+    steps = [step(f"t{w}{k}", w, 0, 0, 0, 10, 390) for w in range(3) for k in range(3)]
+    steps += [step(f"s{k}", 3, 0, 0, 0, 10, 980) for k in range(3)]
+    return case([row | {"output_tokens": 20} for row in steps])
+
+
+def tiny_kv() -> Case:
+    return case([row | {"retractions": 2} for row in healthy()])
+
+
+def lost_cache() -> Case:
+    steps = []
+    for w in range(4):
+        for k in range(4):
+            first = step(f"t{w}{k}", w, 0, 0, 0, 20, 400)
+            second = step(f"t{w}{k}", (w + 1) % 4, 440, 0, 0, 200, 300, index=1)
+            steps += [first | {"input_tokens": 500, "cached_tokens": 0},
+                      second | {"input_tokens": 600, "cached_tokens": 0}]  # fmt: skip
+    return case(steps)
+
+
+def host_slow() -> Case:
+    counters = [
+        {"worker_id": "w1", "at_ns": at * 10**9, "ok": True, "forward_s": at * 0.4}
+        for at in (0, 400, 900)
+    ]
+    return case(healthy(), unit=10**9, counters=counters)
+
+
+def serial() -> Case:
+    return case([step(f"t{k}", k % 4, 50 * k, 0, 0, 5, 45) for k in range(20)])
+
+
+def sticky() -> Case:
+    steps = [step(f"t{w}{k}", w, 0, 0, 0, 10, 420) for w in range(4) for k in range(4)]
+    steps += [
+        step(f"t{w}{k}", w, 500, 0, 0, 10, 480, index=1) | {"output_tokens": 14}
+        for w in (0, 1)
+        for k in range(4)
+    ]
+    return case(steps)
+
+
+def holes() -> Case:
+    steps = healthy()
+    return case([*steps, step("t00", 0, 980, 0, 0, 5, 10, index=3)])
+
+
+def proxy_stall() -> Case:
+    steps = [step(f"t{w}", w, 0, 0, 0, 10, 290) for w in range(4)]
+    return case([*steps, *(step(f"t{w}", w, 600, 0, 0, 10, 380, index=1) for w in range(4))])
+
+
+def tool_loop() -> Case:
+    tools = [
+        {"trajectory_id": "t00", "tool_name": "python", "start_ns": 100 + k, "end_ns": 101 + k,
+         "error_type": "ValidationError"} for k in range(9)
+    ]  # fmt: skip
+    return case(healthy(), tools)
+
+
+def late_start() -> Case:
+    return case([step(f"t{w}{k}", w, 400, 0, 0, 10, 580) for w in range(4) for k in range(4)])
+
+
 PLANTED = {
+    "slow-engine": one_slow,
+    "kv-full": tiny_kv,
+    "cache-lost": lost_cache,
+    "host-bound": host_slow,
+    "one-at-a-time": serial,
+    "sticky-imbalance": sticky,
+    "dropped-spans": holes,
+    "clients-wait": proxy_stall,
+    "invalid-tool-loop": tool_loop,
+    "slow-start": late_start,
+    "sync-blocked": lambda: case(
+        healthy(), fleet=[Activity(f"w{w}", "weight_sync", 700, 800) for w in range(4)]
+    ),
+    "gather-timeout": lambda: case(healthy(), unit=20 * 10**9),
     "tool-bound": tool_heavy,
     "crowded-worker": crowded,
     "degree-too-low": long_decode,
@@ -107,7 +210,8 @@ PLANTED = {
     "waiting-for-service": queueing,
     "dead-engine": lambda: case(healthy(), fleet=[Activity("w2", "down", 200, 900)]),
     "weight-sync": lambda: case(
-        healthy(), fleet=[Activity(f"w{w}", "weight_sync", 0, 300) for w in range(4)]
+        [row | {k: row[k] + 30 for k in ("start_ns", "end_ns")} for row in healthy()],
+        fleet=[Activity(f"w{w}", "weight_sync", 0, 300) for w in range(4)],
     ),
     "telemetry-gaps": unseen,
 }
@@ -125,6 +229,10 @@ def test_every_rule_has_a_planted_cause() -> None:
 def test_a_healthy_rollout_and_an_empty_one_have_no_findings() -> None:
     assert diagnose(case(healthy())) == []
     assert diagnose(case([])) == []
+
+
+def test_causes_silence_only_rules_there_are() -> None:
+    assert set(SILENCES) | {name for names in SILENCES.values() for name in names} <= set(RULES)
 
 
 def test_a_finding_says_its_numbers_its_evidence_and_its_knob() -> None:
