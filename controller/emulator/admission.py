@@ -7,14 +7,15 @@ tokens and orders requests; it knows no prices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from bisect import insort
+from operator import attrgetter
+from typing import Final, NamedTuple
 
+from heddle.controller.emulator.batch import CLIP_TOKENS, Batch, Live
 from heddle.controller.emulator.cache import PrefixCache
-from heddle.controller.emulator.request import EngineConfig, Live
+from heddle.controller.emulator.request import EngineConfig
+from heddle.controller.emulator.span import SpanCache
 
-# schedule_policy.py: output promised to a request counts at most this much when admitting.
-CLIP_TOKENS: Final = 4096
 # Share of the promised output set aside for each running request: 0.7, falling to 0.098 over 600
 # iterations (schedule_conservativeness 1), raised again by a retraction.
 RATIO_START: Final = 0.7
@@ -24,8 +25,10 @@ RATIO_FALL: Final = (RATIO_START - RATIO_LEAST) / 600
 RETRACT_ITERATIONS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+_ORDER: Final = attrgetter("order")
+
+
+class Part(NamedTuple):
     """`new` tokens of one request in a prefill pass, after `prefix` tokens that are in KV."""
 
     live: Live
@@ -36,12 +39,13 @@ class Part:
 class Scheduler:
     """Queue, running batch and KV accounts of one engine."""
 
-    def __init__(self, config: EngineConfig, capacity: int) -> None:
+    def __init__(self, config: EngineConfig, capacity: int, cache: PrefixCache | SpanCache) -> None:
         self.config = config
         self.capacity = capacity
-        self.cache = PrefixCache()
+        self.cache = cache
         self.waiting: list[Live] = []
-        self.running: list[Live] = []
+        """In the order of admission."""
+        self.running = Batch()
         self.chunked: Live | None = None
         self.private_tokens = 0
         self.ratio = RATIO_START
@@ -58,9 +62,19 @@ class Scheduler:
     def free_tokens(self) -> int:
         return self.available_tokens - self.cache.evictable_tokens
 
+    def queue(self, live: Live, now_s: float) -> None:
+        """Put it in line."""
+        rank = -live.request.priority if self.config.priority_scheduling else 0
+        second = live.arrival_s
+        live.order = (rank, second, live.sequence)
+        live.queued_at_s = now_s
+        insort(self.waiting, live, key=_ORDER)
+
     def take(self, tokens: int) -> None:
         """Make tokens of KV private to a request, evicting what stands in the way."""
-        self.cache.evict(tokens - self.free_tokens)
+        short = tokens - self.free_tokens
+        if short > 0:
+            self.cache.evict(short)
         self.private_tokens += tokens
 
     def admit(self, now_s: float) -> list[Part]:
@@ -71,7 +85,6 @@ class Scheduler:
             self.full = False
         if self.chunked is not None or self.full or not self.waiting:
             return parts
-        self.waiting.sort(key=self._order)
         promised = sum(min(p.live.remaining, CLIP_TOKENS) for p in parts)
         for live in list(self.waiting):
             if room <= 0 or self.chunked is not None:
@@ -116,13 +129,12 @@ class Scheduler:
         self.drop(live)
         live.retractions += 1
         live.ids = live.tokens()
-        live.queued_at_s = now_s
-        self.waiting.append(live)
+        self.queue(live, now_s)
 
     def keep(self, live: Live, tokens: int, now_s: float) -> None:
         """Put its first `tokens` into the tree and lock them: private KV becomes shared."""
         ids = live.ids if tokens <= len(live.ids) else live.tokens()
-        _, node = self.cache.insert(ids[:tokens], now_s)
+        _, node = self.cache.insert(ids[:tokens], now_s)  # pyright: ignore[reportArgumentType]
         self.cache.lock(node)
         self.drop(live)
         live.node, live.held, live.done = node, tokens, tokens
@@ -132,11 +144,8 @@ class Scheduler:
         if live.node is not None:
             self.cache.unlock(live.node)
         self.private_tokens -= live.private
-        live.node, live.held, live.private, live.done = None, 0, 0, 0
-
-    def _order(self, live: Live) -> tuple[int, float, int]:
-        rank = -live.request.priority if self.config.priority_scheduling else 0
-        return rank, live.arrival_s, live.sequence
+        live.own(0)
+        live.node, live.held, live.done = None, 0, 0
 
     def _retraction_key(self, live: Live) -> tuple[int, int, int, int]:
         """The first to go has the least output, then the longest prompt, then came last."""
@@ -151,7 +160,7 @@ class Scheduler:
         new = min(len(live.ids) - live.done, self.config.chunk_tokens)
         part = Part(live, new, live.done)
         self.take(new)
-        live.private += new
+        live.own(live.private + new)
         if live.done + new == len(live.ids):
             self.chunked = None
         return [part]
@@ -166,7 +175,7 @@ class Scheduler:
 
     def _preempt(self, live: Live, promised: int, now_s: float) -> bool:
         threshold = self.config.preemption_threshold or 0
-        held, _ = self.cache.match(live.ids[:-1], now_s)
+        held, _ = self.cache.match(live.ids[:-1], now_s)  # pyright: ignore[reportArgumentType]
         need = len(live.ids) - held + min(live.remaining, CLIP_TOKENS)
         need -= self.available_tokens - self._reserved() - promised
         victims: list[Live] = []
@@ -187,15 +196,14 @@ class Scheduler:
 
     def _reserved(self) -> float:
         """Tokens set aside for what is running or half prefilled."""
-        promised = sum(min(live.remaining, CLIP_TOKENS) for live in self.running)
-        reserved = self.ratio * promised
+        reserved = self.ratio * self.running.promised()
         if self.chunked is not None:
             left = len(self.chunked.ids) - self.chunked.done - self.chunked.private
             reserved += left + min(self.chunked.remaining, CLIP_TOKENS)
         return reserved
 
     def _admit_one(self, live: Live, room: int, promised: int, now_s: float) -> Part | None:
-        held, node = self.cache.match(live.ids[:-1], now_s)
+        held, node = self.cache.match(live.ids[:-1], now_s)  # pyright: ignore[reportArgumentType]
         self.cache.lock(node)
         extend = len(live.ids) - held
         total = extend + min(live.remaining, CLIP_TOKENS)
@@ -205,7 +213,7 @@ class Scheduler:
         live.node, live.held, live.done = node, held, held
         new = min(extend, room)
         self.take(new)
-        live.private = new
+        live.own(new)
         self.waiting.remove(live)
         if new < extend:
             self.chunked = live

@@ -12,9 +12,12 @@ from math import inf
 from typing import Literal
 
 from heddle.controller.emulator.admission import RATIO_START, Scheduler
+from heddle.controller.emulator.batch import Live
+from heddle.controller.emulator.cache import PrefixCache
 from heddle.controller.emulator.errors import BadRequest, EngineBusy
 from heddle.controller.emulator.passes import DecodePass, PrefillPass
-from heddle.controller.emulator.request import EngineConfig, Finished, Live, Request
+from heddle.controller.emulator.request import EngineConfig, Finished, Request
+from heddle.controller.emulator.span import SpanCache
 from heddle.controller.emulator.truth import Truth, load_truth
 
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -55,12 +58,18 @@ class Loads:
 
 
 class Engine:
-    """One engine; every method takes the time at which it happens, never earlier than the last."""
+    """One engine; every method takes the time at which it happens, never earlier than the last.
 
-    def __init__(self, config: EngineConfig, truth: Truth | None = None) -> None:
+    With `spans` its requests name their contexts (`Span`) instead of listing token ids.
+    """
+
+    def __init__(
+        self, config: EngineConfig, truth: Truth | None = None, *, spans: bool = False
+    ) -> None:
         self.config = config
         self.truth = truth or load_truth(config.system, config.model, config.degree, config.truth)
-        self.scheduler = Scheduler(config, config.kv_tokens or self.truth.kv_tokens)
+        cache = SpanCache() if spans else PrefixCache()
+        self.scheduler = Scheduler(config, config.kv_tokens or self.truth.kv_tokens, cache)
         self.counters = Counters()
         self.weight_version = "default"
         self.paused: PauseMode | None = None
@@ -72,6 +81,9 @@ class Engine:
         self._blocked_until_s = 0.0
         self._sequence = 0
         self._events: list[Finished] = []
+        self._aborting: list[Live] = []
+        self.passes: list[tuple[str, float, float]] | None = None
+        """(prefill or decode, start_s, end_s) of every pass, when it is set to a list."""
 
     @property
     def is_idle(self) -> bool:
@@ -88,7 +100,7 @@ class Engine:
         self._sequence += 1
         live = Live(request, target, now_s, self._sequence)
         self._live[request.rid] = live
-        self.scheduler.waiting.append(live)
+        self.scheduler.queue(live, now_s)
         if self.config.preemption_threshold is not None or not self.scheduler.full:
             self._cut(now_s)
         self._run(now_s)
@@ -113,8 +125,7 @@ class Engine:
         live = self._live.get(rid)
         if live is None:
             return 0
-        running = isinstance(self._pass, DecodePass) and live in self.scheduler.running
-        if not running or not isinstance(self._pass, DecodePass):
+        if live.batch is None or not isinstance(self._pass, DecodePass):
             return live.out
         return min(live.out + self._pass.ended_by(now_s), live.target)
 
@@ -128,7 +139,9 @@ class Engine:
         chosen = [x for x in self._live.values() if rid is None or x.request.rid.startswith(rid)]
         self._cut(now_s)
         for live in chosen:
-            live.aborting = True
+            if not live.aborting:
+                live.aborting = True
+                self._aborting.append(live)
             if live in self.scheduler.waiting:
                 self.scheduler.waiting.remove(live)
                 live.queue_s += now_s - live.queued_at_s
@@ -154,7 +167,7 @@ class Engine:
         """Empty the prefix cache; refused while requests run or wait."""
         self._run(now_s)
         if (
-            self.scheduler.running
+            len(self.scheduler.running)
             or self.scheduler.chunked
             or (self.scheduler.waiting and self.paused is None)
         ):
@@ -213,7 +226,7 @@ class Engine:
     def loads(self, now_s: float) -> Loads:
         self._run(now_s)
         s = self.scheduler
-        half = 1 if s.chunked is not None and s.chunked not in s.running else 0
+        half = 1 if s.chunked is not None and s.chunked.batch is None else 0
         prefilling = self._pass.parts if isinstance(self._pass, PrefillPass) else []
         return Loads(
             running=len(s.running) + max(half, len(prefilling)),
@@ -284,7 +297,7 @@ class Engine:
             sizes = [(part.new, part.prefix) for part in parts]
             took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
             return PrefillPass(start_s, start_s + took_s, parts)
-        if not s.running:
+        if not len(s.running):
             s.ratio, s.full = RATIO_START, False
             return None
         s.make_room_to_decode(start_s)
@@ -292,11 +305,10 @@ class Engine:
 
     def _decode(self, start_s: float) -> DecodePass:
         s, batch = self.scheduler, len(self.scheduler.running)
-        most = min(live.remaining for live in s.running)
-        most = min(most, s.available_tokens // batch, _MOST_ITERATIONS)
+        most = min(s.running.least_remaining(), s.available_tokens // batch, _MOST_ITERATIONS)
         if s.waiting and (self.config.preemption_threshold is not None or not s.full):
             most = min(most, _RETRY_ITERATIONS)
-        contexts = sum(len(live.request.ids) + live.out for live in s.running)
+        contexts = s.running.contexts
         done = self.counters.iterations
         pieces = self.truth.pieces(batch, contexts, done, max(most, 1), self.slow_s)
         return DecodePass(start_s, batch, pieces)
@@ -310,6 +322,7 @@ class Engine:
 
     def _complete_prefill(self, ended: PrefillPass) -> None:
         s, now_s = self.scheduler, ended.end_s
+        self._ran("prefill", ended)
         self.counters.prefill_s += ended.end_s - ended.start_s
         self.counters.iterations += 1
         for part in ended.parts:
@@ -326,10 +339,10 @@ class Engine:
 
     def _first_token(self, live: Live, now_s: float) -> None:
         """A complete prefill yields one token, unless none was asked for."""
-        self.scheduler.running.append(live)
         if live.target > 0:
-            live.out += 1
+            live.settled_out += 1
             self.counters.generated_tokens += 1
+        self.scheduler.running.add(live)
         if live.remaining == 0 or live.aborting:
             self._end(live, now_s)
 
@@ -337,14 +350,23 @@ class Engine:
         s, count = self.scheduler, ended.iterations
         s.take(count * ended.batch)
         s.decay(count)
+        self._ran("decode", ended)
         self.counters.decode_s += ended.end_s - ended.start_s
         self.counters.iterations += count
         self.counters.generated_tokens += count * ended.batch
-        for live in s.running:
-            live.out += count
-            live.private += count
-        for live in [x for x in s.running if x.remaining == 0 or x.aborting]:
+        s.running.step(count)
+        ended_now = s.running.ended()
+        if self._aborting:
+            ended_now = sorted(
+                {*ended_now, *(x for x in self._aborting if x.batch is not None)},
+                key=lambda live: live.joined,
+            )
+        for live in ended_now:
             self._end(live, ended.end_s)
+
+    def _ran(self, kind: str, ended: PrefillPass | DecodePass) -> None:
+        if self.passes is not None:
+            self.passes.append((kind, ended.start_s, ended.end_s))
 
     def _end(self, live: Live, now_s: float) -> None:
         """Leave the batch; all computed KV (the last token has none) goes to the tree."""
@@ -358,6 +380,8 @@ class Engine:
     def _finish(self, live: Live, now_s: float, reason: Literal["length", "stop", "abort"]) -> None:
         self.scheduler.drop(live)
         del self._live[live.request.rid]
+        if live.aborting:
+            self._aborting.remove(live)
         self.counters.finished += 1
         self.counters.aborted += reason == "abort"
         self.counters.cached_tokens += live.cached or 0
@@ -369,6 +393,7 @@ class Engine:
                 sequence=self._sequence,
                 reason=reason,
                 output_ids=live.output(),
+                output_tokens=live.out,
                 prompt_tokens=len(live.request.ids),
                 cached_tokens=live.cached or 0,
                 arrival_s=live.arrival_s,
@@ -384,7 +409,7 @@ class Engine:
         s = self.scheduler
         half = s.chunked
         if half is not None:
-            s.running.append(half)
+            s.running.add(half)
             s.chunked = None
         for live in list(s.running):
             s.release(live, self._now_s)

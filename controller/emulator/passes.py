@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import floor, inf, sqrt
+from typing import NamedTuple
 
 from heddle.controller.emulator.admission import Part
 from heddle.controller.emulator.truth import Piece
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillPass:
+class PrefillPass(NamedTuple):
     """Decodes wait until it ends."""
 
     start_s: float
@@ -35,8 +34,8 @@ class DecodePass:
         self._pieces = pieces
         self._counts, self._ends_s = [0], [0.0]
         for piece in pieces:
-            self._counts.append(self._counts[-1] + piece.count)
-            self._ends_s.append(self._ends_s[-1] + piece.lasting_s(piece.count))
+            self._counts.append(self._counts[-1] + piece.iterations)
+            self._ends_s.append(self._ends_s[-1] + piece.lasting_s(piece.iterations))
         self.iterations = self._counts[-1]
         self.end_s = start_s + self._ends_s[-1]
 
@@ -77,4 +76,4 @@ def _solve(piece: Piece, elapsed_s: float) -> int:
     linear = piece.first_s - piece.step_s / 2
     inside = linear * linear + 2 * piece.step_s * elapsed_s
     root = (sqrt(inside) - linear) / piece.step_s if inside >= 0 else inf
-    return max(0, min(floor(root), piece.count)) if root != inf else piece.count
+    return max(0, min(floor(root), piece.iterations)) if root != inf else piece.iterations

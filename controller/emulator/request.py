@@ -12,9 +12,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from heddle.controller.emulator.cache import Ids, Node
+from heddle.controller.emulator.cache import Ids
+from heddle.controller.emulator.span import Span
 from heddle.controller.emulator.truth import TruthParams
 
+Tokens = Ids | Span
+"""A context: its token ids, or in virtual time its name and length."""
+NO_IDS: Final[Ids] = np.empty(0, dtype=np.int32)
 # Ids of generated tokens stay clear of specials at both ends of Qwen3's 151,936.
 _FIRST_ID: Final = 1_000
 _IDS: Final = 148_000
@@ -44,12 +48,12 @@ class EngineConfig:
     truth: TruthParams = field(default_factory=TruthParams)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """One generation; `salt` separates samples of one prompt (a seed or a session id)."""
 
     rid: str
-    ids: Ids
+    ids: Tokens
     max_new_tokens: int = 128
     priority: int = 0
     ignore_eos: bool = True
@@ -58,7 +62,7 @@ class Request:
     """Generate ids that are letters, for the byte tokenizer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Finished:
     """How a request ended; `at_s` and `sequence` order events totally."""
 
@@ -67,6 +71,8 @@ class Finished:
     sequence: int
     reason: Literal["length", "stop", "abort"]
     output_ids: Ids
+    """Empty for a span."""
+    output_tokens: int
     prompt_tokens: int
     cached_tokens: int
     arrival_s: float
@@ -77,52 +83,10 @@ class Finished:
     weight_version: str
 
 
-class Live:
-    """A request inside the engine. KV it owns = `held` (locked in the tree) + `private`."""
-
-    __slots__ = (
-        "aborting", "arrival_s", "cached", "done", "entry_s", "held", "ids", "node", "out",
-        "prefill_end_s", "private", "queue_s", "queued_at_s", "request", "retractions", "salt",
-        "sequence", "stops", "target",
-    )  # fmt: skip
-
-    def __init__(self, request: Request, target: int, now_s: float, sequence: int) -> None:
-        self.request = request
-        self.ids = request.ids
-        """Tokens to hold before the next decode: prompt, and outputs after a retraction."""
-        self.salt = content_salt(request)
-        self.target, self.stops = _target(request, self.salt, target)
-        self.sequence = sequence
-        self.arrival_s = self.queued_at_s = now_s
-        self.queue_s = 0.0
-        self.entry_s: float | None = None
-        self.prefill_end_s: float | None = None
-        self.out = self.done = self.held = self.private = self.retractions = 0
-        self.cached: int | None = None
-        self.node: Node | None = None
-        self.aborting = False
-
-    @property
-    def remaining(self) -> int:
-        return max(self.target - self.out, 0)
-
-    @property
-    def kv_tokens(self) -> int:
-        return self.held + self.private
-
-    def tokens(self, out: int | None = None) -> Ids:
-        """Prompt and that many outputs."""
-        return np.concatenate([self.request.ids, self.output(out)])
-
-    def output(self, out: int | None = None) -> Ids:
-        count = self.out if out is None else out
-        return output_ids(self.salt, len(self.request.ids), count, text=self.request.text)
-
-
-def content_salt(request: Request) -> int:
+def content_salt(ids: Ids, salt: str) -> int:
     """64 bits of salt and first tokens: what a resumed request shares with its first life."""
-    digest = blake2b(request.ids[:64].tobytes(), digest_size=8)
-    digest.update(request.salt.encode())
+    digest = blake2b(ids[:64].tobytes(), digest_size=8)
+    digest.update(salt.encode())
     return int.from_bytes(digest.digest(), "little")
 
 
@@ -134,7 +98,7 @@ def output_ids(salt: int, position: int, count: int, *, text: bool = False) -> I
     return (bits % np.uint64(_IDS)).astype(np.int32) + np.int32(_FIRST_ID)
 
 
-def _target(request: Request, salt: int, most: int) -> tuple[int, bool]:
+def target_of(request: Request, salt: int, most: int) -> tuple[int, bool]:
     """Output tokens to come, and whether it stops by itself before its limit."""
     if request.ignore_eos or most == 0:
         return most, False

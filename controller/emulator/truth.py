@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
 from math import log
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -43,11 +43,10 @@ class TruthParams:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """`count` iterations, the i-th taking first_s + i * step_s."""
+class Piece(NamedTuple):
+    """`iterations` of them, the i-th taking first_s + i * step_s."""
 
-    count: int
+    iterations: int
     first_s: float
     step_s: float
 

@@ -46,7 +46,7 @@ def test_a_lone_request_takes_one_prefill_and_one_iteration_a_token():
     engine.submit(ask("a", 1000, 5), 2.0)
     (done,) = drain(engine)
     prefill_s = engine.truth.prefill_s([(1000, 0)], 0)
-    decode_s = sum(p.lasting_s(p.count) for p in engine.truth.pieces(1, 1001, 1, 4))
+    decode_s = sum(p.lasting_s(p.iterations) for p in engine.truth.pieces(1, 1001, 1, 4))
     assert done.prefill_end_s == pytest.approx(2.0 + prefill_s)
     assert done.at_s == pytest.approx(2.0 + prefill_s + decode_s)
     assert (done.reason, done.prompt_tokens, len(done.output_ids)) == ("length", 1000, 5)

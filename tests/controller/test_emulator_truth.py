@@ -80,7 +80,7 @@ def test_unknown_names_are_answered_with_the_known_ones():
 
 pieces = st.builds(
     Piece,
-    count=st.integers(1, 40),
+    iterations=st.integers(1, 40),
     first_s=st.floats(0.001, 0.1),
     step_s=st.floats(0.0, 1e-4),
 )
@@ -91,7 +91,7 @@ def test_the_closed_form_of_a_pass_agrees_with_adding_up_its_iterations(made, sh
     decode = DecodePass(5.0, 1, made)
     ends = [5.0]
     for piece in made:
-        for i in range(piece.count):
+        for i in range(piece.iterations):
             ends.append(ends[-1] + piece.first_s + i * piece.step_s)
     assert [decode.time_s(i) for i in range(len(ends))] == pytest.approx(ends)
     now_s = 5.0 + share * (decode.end_s - 5.0)

@@ -1,0 +1,169 @@
+"""How does the controller reach an emulated engine in virtual time?
+
+The engine port of `controller.fleet`, without a network: requests go in as objects, what ended
+comes back as a callback at its virtual time. It may die and come back empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from heddle.controller.emulator.engine import Engine, PauseMode
+from heddle.controller.emulator.request import EngineConfig, Finished, Request
+from heddle.controller.emulator.span import Span
+from heddle.controller.emulator.truth import Truth
+from heddle.controller.emulator.virtual import VirtualLoop
+from heddle.controller.errors import EngineLost
+from heddle.controller.fleet.engine import Capabilities, EngineLoad, Reply, Stream
+from heddle.controller.fleet.sglang import WARM_PRIORITY
+
+Then = Callable[[Finished | None], object]
+"""Called with how a request ended; None: its engine was lost."""
+
+
+class VirtualEngine:
+    """One engine at `url`; `context_of` finds the context behind the bytes a warm-up brings."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        url: str,
+        config: EngineConfig,
+        truth: Truth,
+        context_of: Callable[[bytes], Span],
+    ) -> None:
+        self.url = url
+        self.config = config
+        self.passes: list[tuple[str, float, float]] = []
+        self.alive = True
+        self._loop = loop
+        self._truth = truth
+        self._context_of = context_of
+        self._waiting: dict[str, Then] = {}
+        self._armed_s = inf
+        self._down_s = 0.0
+        self.engine = self._fresh()
+
+    def submit(self, request: Request, then: Then) -> None:
+        """Queue a request; EngineLost when nobody is there."""
+        if not self.alive:
+            message = f"the engine at {self.url} is down"
+            raise EngineLost(message)
+        self._waiting[request.rid] = then
+        self.engine.submit(request, self._loop.now_s)
+        self.arm()
+
+    def arm(self) -> None:
+        """Wake when the engine has something to say."""
+        due_s = self.engine.next_event_s()
+        if due_s != self._armed_s:
+            self._armed_s = due_s
+            if due_s != inf:
+                self._loop.at(due_s, self._ring, due_s)
+
+    def die(self) -> None:
+        """It stops, and everything it held is gone."""
+        self.alive = False
+        self._armed_s = inf
+        self._down_s = self._loop.now_s
+        lost, self._waiting = self._waiting, {}
+        for then in lost.values():
+            then(None)
+
+    def come_back(self) -> None:
+        """A new engine at the same address."""
+        if not self.alive:
+            self.passes.append(("down", self._down_s, self._loop.now_s))
+            self.alive = True
+            self.engine = self._fresh()
+
+    def pause(self, mode: PauseMode) -> None:
+        """Stop generating, as /pause_generation."""
+        self.engine.pause(mode, self._loop.now_s)
+        self.arm()
+
+    def load_weights(self, version: str, then: Callable[[], object]) -> None:
+        """New weights once the iteration under way has ended; `then` when it serves again."""
+        due_s = self.engine.next_event_s()
+        if due_s != inf and due_s > self._loop.now_s:
+            self._loop.at(due_s, self.load_weights, version, then)
+            return
+        self._settle()
+        start_s = self._loop.now_s
+        end_s = start_s + self.engine.load_weights(version, start_s)
+        self.passes.append(("weight_sync", start_s, end_s))
+        self._loop.at(end_s, self._serve_again, then)
+
+    def _serve_again(self, then: Callable[[], object]) -> None:
+        self.engine.resume(self._loop.now_s)
+        self.arm()
+        then()
+
+    def _fresh(self) -> Engine:
+        engine = Engine(self.config, self._truth, spans=True)
+        engine.passes = self.passes
+        return engine
+
+    def _ring(self, due_s: float) -> None:
+        if due_s != self._armed_s:
+            return  # asked again for another time since
+        self._armed_s = inf
+        self._settle()
+        self.arm()
+
+    def _settle(self) -> None:
+        for finished in self.engine.advance(self._loop.now_s):
+            self._waiting.pop(finished.rid)(finished)
+
+    # the port of the controller
+
+    async def observe(self) -> EngineLoad:
+        """Its load now."""
+        load = self.engine.loads(self._loop.now_s)
+        return EngineLoad(
+            running=load.running,
+            queued=load.waiting,
+            kv_used_tokens=load.active_tokens,
+            kv_tokens=load.capacity_tokens,
+        )
+
+    async def capabilities(self) -> Capabilities:
+        """What it is."""
+        if not self.alive:
+            message = f"the engine at {self.url} is down"
+            raise EngineLost(message)
+        return Capabilities(
+            model=self.config.model,
+            degree=self.config.degree,
+            kv_tokens=self.engine.scheduler.capacity,
+            max_running=self.config.max_running,
+            priority=self.config.priority_scheduling,
+        )
+
+    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> int:
+        """Prefill that context; returns how many tokens were new."""
+        _ = headers
+        span = self._context_of(ids)
+        future = self._loop.create_future()
+        request = Request(rid=rid, ids=span, max_new_tokens=0, priority=WARM_PRIORITY)
+        self.submit(request, lambda ended: future.done() or future.set_result(ended))
+        ended: Finished | None = await future
+        if ended is None:
+            message = f"the engine at {self.url} was lost"
+            raise EngineLost(message)
+        return ended.prompt_tokens - ended.cached_tokens
+
+    async def abort(self, rid: str) -> None:
+        """Stop that request."""
+        if self.alive:
+            self.engine.abort(rid, self._loop.now_s)
+            self.arm()
+
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Not in virtual time: nobody makes bytes there."""
+        raise NotImplementedError
+
+    async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
+        """Not in virtual time."""
+        raise NotImplementedError

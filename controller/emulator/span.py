@@ -1,0 +1,99 @@
+"""How does a prefix cache account for contexts whose tokens nobody needs?
+
+In virtual time a context is a shared prompt and a trajectory's own continuation, by name and
+length. The tree is the same as over token ids and gives the same counts (tested); a touch costs the
+new part alone, since each continuation remembers where it ended.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from heddle.controller.emulator.tree import Node, Tree
+
+_WHOLE: Final = slice(None)
+
+
+class Span:
+    """The first `size` tokens of prompt `prompt` (so many tokens) followed by those of `branch`.
+
+    Two contexts share a token where they have the same position and, there, the same name.
+    """
+
+    __slots__ = ("branch", "prompt", "prompt_tokens", "size")
+
+    def __init__(self, prompt: str, prompt_tokens: int, branch: str, size: int) -> None:
+        self.prompt = prompt
+        self.prompt_tokens = prompt_tokens
+        self.branch = branch
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, part: slice = _WHOLE) -> Span:
+        """A prefix, as of a list."""
+        return self.to(part.indices(self.size)[1])
+
+    def to(self, size: int) -> Span:
+        """The same context, that long."""
+        return Span(self.prompt, self.prompt_tokens, self.branch, size)
+
+    def shared(self, other: Span) -> int:
+        """How many leading tokens two contexts have in common."""
+        if self.branch == other.branch:
+            return min(self.size, other.size)
+        if self.prompt == other.prompt:
+            return min(self.prompt_tokens, self.size, other.size)
+        return 0
+
+
+class SpanCache(Tree):
+    """Prefixes of spans."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: dict[str, Node] = {}
+        """Branch -> the deepest edge on its path that was last seen."""
+
+    def match(self, span: Span, now_s: float) -> tuple[int, Node]:
+        """How many leading tokens are held, and the node they end in; touches the end."""
+        node = self._known(span)
+        size, prompt_tokens = span.size, span.prompt_tokens
+        while node.end < size:
+            key = span.prompt if node.end < prompt_tokens else span.branch
+            child = node.children.get(key)
+            if child is None:
+                break
+            shared = span.shared(child.what)
+            if shared < child.end:
+                lower = child.what
+                key = lower.prompt if shared < lower.prompt_tokens else lower.branch
+                node = self._cut(child, shared, lower, key)
+                break
+            node = child
+        node.used_s = now_s
+        self._ends[span.branch] = node
+        return node.end, node
+
+    def insert(self, span: Span, now_s: float) -> tuple[int, Node]:
+        """Hold that context; returns how much was held already and the node it ends in."""
+        held, node = self.match(span, now_s)
+        if held == span.size:
+            return held, node
+        key = span.prompt if held < span.prompt_tokens else span.branch
+        leaf = self._leaf(node, key, span, span.size, now_s)
+        self._ends[span.branch] = leaf
+        return held, leaf
+
+    def flush(self) -> None:
+        super().flush()
+        self._ends.clear()
+
+    def _known(self, span: Span) -> Node:
+        """The deepest remembered edge that lies within the span."""
+        node = self._ends.get(span.branch, self.root)
+        while not node.alive or node.end > span.size:
+            assert node.parent is not None
+            node = node.parent
+        return node
