@@ -100,8 +100,13 @@ async def finish(
 ) -> dict[str, bool]:
     """The trajectory is over; finishing twice is no mistake."""
     loop = _up(request).loop
-    known = loop.finish(asked.run, trajectory, truncated=bool(asked.truncated))
-    return {"known": known}
+    live = loop.finish(asked.run, trajectory, truncated=bool(asked.truncated))
+    said = {
+        "heddle.reward": asked.reward,
+        "heddle.outcome": asked.outcome,
+        "heddle.truncated": asked.truncated,
+    }
+    return {"known": loop.spans.finished(asked.run, trajectory, said) or live}
 
 
 @router.get("/trajectories", response_model=list[wire.TrajectoryState])

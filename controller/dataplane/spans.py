@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
+from heddle.controller.dataplane.ledger import Entry, Ledger
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.live import LiveMove, LiveTrajectory, Step
 
@@ -66,6 +67,7 @@ class StepSpans:
     def __init__(self, spans: Spans, clock_speed: float) -> None:
         self._spans = spans
         self._speed = clock_speed
+        self._ledger = Ledger()
 
     def arrived(self, step: Step) -> None:
         """Announce the step; it becomes visible while it is held."""
@@ -97,6 +99,33 @@ class StepSpans:
                 **_tokens(usage),
             },
             error=error,
+        )
+
+        entry = self._ledger.note(self._entry(step, end_ns))
+        if step.whose.final and error is None and step.trajectory.trace is None:
+            self._spans.emit(**entry.span({}))
+
+    def finished(self, run: str, trajectory: str, said: Mapping[str, Any]) -> bool:
+        """The trajectory's own span, with what its trainer says; False when it was never here."""
+        entry = self._ledger.get(run, trajectory)
+        if entry is None:
+            return False
+        self._spans.emit(**entry.span(said))
+        return True
+
+    def _entry(self, step: Step, end_ns: int) -> Entry:
+        trajectory = step.trajectory
+        known = {**_trajectory(trajectory), "heddle.clock.speed": self._speed}
+        trace, parent = trace_of(trajectory)
+        own = ids.trajectory_span_id(trajectory.run, trajectory.id)
+        return Entry(
+            run=trajectory.run,
+            trajectory=trajectory.id,
+            trace_id=trace,
+            parent=parent if parent != own else None,
+            start_ns=step.arrived_ns,
+            end_ns=end_ns,
+            attributes={k: v for k, v in known.items() if v is not None},
         )
 
     def tool(self, trajectory: LiveTrajectory, until_ns: int) -> None:

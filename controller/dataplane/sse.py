@@ -64,7 +64,7 @@ def _has_output(said: Any) -> bool:
         return False
     if said.get("output_ids") or said.get("text"):
         return True
-    choice = next(iter(said.get("choices") or ()), None)
+    choice: Any = next(iter(said.get("choices") or ()), None)
     if not isinstance(choice, dict):
         return False
     delta = choice.get("delta") or {}

@@ -242,3 +242,21 @@ async def test_the_client_speaks_the_whole_control_plane(stack, auth, tmp_path):
         names, left, makespan_s = await asyncio.to_thread(talk)
     assert (names, left) == (["w0", "w1"], 1)
     assert makespan_s > 0
+
+
+async def test_a_reward_reaches_the_trajectorys_span_even_after_its_last_step(stack):
+    async with up(stack) as (s, http):
+        for index in range(2):
+            await http.post("/generate", **step("t", **{"X-Heddle-Final": str(index)}))
+        said = {"run": "r", "reward": 0.5, "outcome": "solved"}
+        _, known = await ask(http, "POST", "/trajectories/t/finish", json=said)
+        _, unknown = await ask(http, "POST", "/trajectories/u/finish", json=said)
+        steps, (bare, told) = s.spans.of("chat"), s.spans.of("invoke_agent")
+    assert (known, unknown) == ({"known": True}, {"known": False})
+    assert "heddle.reward" not in bare["attributes"]
+    assert told["attributes"]["heddle.reward"] == 0.5
+    assert told["attributes"]["heddle.outcome"] == "solved"
+    assert told["span_id"] == bare["span_id"] == steps[0]["parent_span_id"]
+    assert told["start_ns"] == steps[0]["start_ns"]
+    # The store keeps the one that ends later; a client's own would end later still.
+    assert steps[1]["end_ns"] < bare["end_ns"] < told["end_ns"] < steps[1]["end_ns"] + 1000
