@@ -13,6 +13,8 @@ from typing import Any
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
+from heddle.collector.decompose import Law
+from heddle.collector.laws import spell_laws
 from heddle.controller.beliefs import Expected
 from heddle.controller.core.allocation import ALLOCATIONS
 from heddle.controller.core.cost import homogeneous_s
@@ -221,6 +223,7 @@ class Rollouts:
             "heddle.layout": ",".join(map(str, layout.degrees)),
             "heddle.policies": spelled(switches),
             "heddle.preset": preset_name(switches),
+            "heddle.laws": _spelled(self._laws),
             "heddle.predicted.makespan_s": layout.makespan_s,
             "heddle.clock.speed": self._loop.clock.speed,
         }
@@ -296,6 +299,12 @@ class Rollouts:
             end_ns=max(end_ns, at_ns),
             attributes=attributes,
         )
+
+
+def _spelled(laws: Mapping[int, Latency]) -> str:
+    """The believed decode laws, by which the collector splits decode time."""
+    per_token = {d: Law(x.a_s * 1e9, x.b_s * 1e9, x.c_s * 1e9) for d, x in laws.items()}
+    return spell_laws(per_token)
 
 
 def _trace(run: str, rollout: str) -> str:

@@ -25,6 +25,7 @@ from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
 from heddle.controller.dataplane.proxy import Proxy, serves
 from heddle.controller.dataplane.spans import Spans, StepSpans
 from heddle.controller.errors import ControllerError
+from heddle.controller.fleet.counters import CounterPoller
 from heddle.controller.fleet.launcher import Launcher
 from heddle.controller.fleet.local import LocalLauncher
 from heddle.controller.fleet.sglang import SglangEngine, open_session
@@ -112,6 +113,8 @@ class Controller:
         self.launcher = _launcher(config)
         self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
         self.proxy = Proxy(self.loop, frozenset({token}))
+        open_rollouts = self.loop.open_rollout
+        self.counters = CounterPoller(self.fleet, config.clock, spans, lambda: open_rollouts)
 
     async def start(self) -> None:
         """Take the given and the journaled workers in."""
@@ -122,9 +125,11 @@ class Controller:
                     worker_id, degree = known.get(url, (None, None))
                     await self.fleet.join(worker_id, url, degree)
         self.loop.start()
+        self.counters.start()
 
     async def close(self) -> None:
         """End windows, answer who waits, stop what was launched."""
+        await self.counters.close()
         self.rollouts.close()
         await self.loop.close()
         await self.launcher.stop()
