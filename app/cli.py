@@ -31,6 +31,7 @@ COMMANDS: Final = (  # in the order of --help; the function is `run` of the modu
     "train",
     "promote",
     "rollback",
+    "diagnose",
     "report",
     "bench",
     "doctor",

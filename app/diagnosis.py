@@ -1,0 +1,221 @@
+"""How does a terminal show where a rollout's GPU time went?
+
+Asks the collector's named queries and prints; it computes shares of what it was told, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from heddle.app import show
+from heddle.app.errors import fail
+from heddle.collector.accounting import STATES
+from heddle.collector.client import CollectorClient
+from heddle.collector.decompose import PARTS
+
+BAR: Final = 40
+_STYLES: Final = {
+    "busy_mixed": "blue", "busy_prefill": "cyan", "busy_decode": "blue", "tool_wait": "yellow",
+    "queued": "red", "tail_bubble": "bright_black", "starved_gap": "bright_black",
+    "migration": "magenta", "reallocation": "magenta", "weight_sync": "magenta", "down": "red",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the collector said of one rollout, query by query."""
+
+    rollout: dict[str, Any]
+    accounts: dict[str, Any]
+    frames: dict[str, pl.DataFrame]
+    """partition, blame (by_trajectory, by_tool ...), critical_path, decomposition, findings ..."""
+
+
+def newest(client: CollectorClient, run: str | None, rollout: str | None) -> dict[str, Any]:
+    """The latest rollout that fits, or a sentence saying that there is none."""
+    rows = client.query("rollouts", run=run, rollout=rollout, limit=1)
+    if rows.is_empty():
+        asked = [f"--{k} {v}" for k, v in (("run", run), ("rollout", rollout)) if v]
+        known = ", ".join(client.query("runs")["run_id"].head(5)) or "none"
+        fail(
+            f"the collector at {client.url} has no rollout for {' '.join(asked) or 'any run'}; "
+            f"runs it knows: {known}"
+        )
+    return rows.row(0, named=True)
+
+
+def ask(
+    client: CollectorClient, row: dict[str, Any], *, laws: Sequence[str], price: float
+) -> Diagnosis:
+    """Every query `heddle diagnose` shows."""
+    one: dict[str, Any] = {"run": row["run_id"], "rollout": row["rollout_id"]}
+    blame = {
+        f"blame_by_{by}": client.query("blame", **one, by=by)
+        for by in ("trajectory", "tool", "group", "worker", "state")
+    }
+    frames = {
+        "partition": client.query("partition", **one),
+        **blame,
+        "critical_path": client.query("critical_path", **one),
+        "decomposition": client.query("decomposition", **one, by="rollout", law=list(laws)),
+        "trajectories": client.query("decomposition", **one, law=list(laws)),
+        "efficiency": client.query("efficiency", **one),
+        "cost": client.query("cost", **one, price=price),
+        "tail": client.query("tail", **one),
+        "tail_sources": client.query("tail_sources", **one),
+        "counters": client.query("counters", **one),
+        "findings": client.query("findings", **one),
+    }
+    accounts = client.query("accounts", **one)
+    if accounts.is_empty():
+        fail(f"rollout {row['rollout_id']!r} of run {row['run_id']!r} has nothing to account for")
+    return Diagnosis(row, accounts.row(0, named=True), frames)
+
+
+def document(found: Diagnosis) -> dict[str, Any]:
+    """One JSON document: rows as the queries gave them."""
+    told = {name: frame.to_dicts() for name, frame in found.frames.items()}
+    return {"rollout": found.rollout, "accounts": found.accounts, **told}
+
+
+def print_all(found: Diagnosis, top: int) -> None:
+    """The whole page; findings first, since they say what to do."""
+    _head(found)
+    _findings(found.frames["findings"])
+    _partition(found)
+    _blame(found, top)
+    _path(found.frames["critical_path"], top)
+    _parts(found.frames["decomposition"])
+    _tail(found)
+    _cost(found.frames["cost"], top)
+
+
+def _head(found: Diagnosis) -> None:
+    a, row = found.accounts, found.rollout
+    state = "still running, provisional" if a["provisional"] else "finished"
+    show.OUT.print(
+        f"[bold]{row['run_id']} / {row['rollout_id']}[/bold]  {state}: {a['gpus']} GPUs x "
+        f"{a['wall_ns'] / 1e9:,.1f} s = {a['total_gpu_ns'] / 1e9:,.0f} GPU-s, "
+        f"{row['trajectories']} trajectories, {row['steps']} steps; from {a['source']}"
+    )
+
+
+def _findings(rows: pl.DataFrame) -> None:
+    if rows.is_empty():
+        show.OUT.print("\n[bold]Findings[/bold]: none. Every rule is below its threshold.")
+        return
+    show.OUT.print("\n[bold]Findings[/bold]")
+    for row in rows.iter_rows(named=True):
+        colour = "red" if row["severity"] == "high" else "yellow"
+        show.OUT.print(f"[{colour}]{row['severity']}[/{colour}] {row['rule']}: ", end="")
+        show.OUT.print(row["title"], markup=False)
+        show.OUT.print(f"     knob: {row['knob']}", markup=False)
+        show.OUT.print(f"     evidence: {row['evidence']}", markup=False, soft_wrap=True)
+
+
+def _partition(found: Diagnosis) -> None:
+    rows = found.frames["partition"].group_by("state").agg(pl.col("gpu_ns").sum())
+    amounts = dict(rows.iter_rows())
+    total = found.accounts["total_gpu_ns"] or 1
+    show.OUT.print("\n[bold]Where GPU time went[/bold]")
+    for state in STATES:
+        if share := amounts.get(state, 0) / total:
+            style = _STYLES.get(state, "white")
+            bar = "█" * max(round(share * BAR), 1)
+            seconds = amounts[state] / 1e9
+            show.OUT.print(f"{state:<13}{share:>7.1%}{seconds:>12,.1f} GPU-s  [{style}]{bar}[/]")
+    told = found.frames["efficiency"].row(0, named=True)
+    busy = told["busy_gpu_ns"] or 1
+    show.OUT.print(
+        f"busy engines were {told['effective_gpu_ns'] / busy:.0%} full (batch of "
+        f"{told['saturated']}); of starving GPU time {told['recoverable_gpu_ns'] / 1e9:,.1f} GPU-s "
+        f"were recoverable, {told['unavoidable_gpu_ns'] / 1e9:,.1f} unavoidable"
+    )
+
+
+def _blame(found: Diagnosis, top: int) -> None:
+    for by in ("trajectory", "tool", "worker"):
+        rows = found.frames[f"blame_by_{by}"]
+        if rows.is_empty():
+            continue
+        shown = [
+            [row["key"] or "(nobody)", f"{row['gpu_ns'] / 1e9:,.1f}", f"{row['share']:.1%}"]
+            for row in rows.head(top).iter_rows(named=True)
+        ]
+        more = f" ({top} of {rows.height})" if rows.height > top else ""
+        show.OUT.print()
+        show.table([by, "GPU-s", "share"], shown, title=f"Idle GPU time by {by}{more}")
+
+
+def _path(rows: pl.DataFrame, top: int) -> None:
+    if rows.is_empty():
+        return
+    length = (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
+    total = int(rows.select(length.sum()).item())
+    spent = rows.group_by("doing").agg(length.sum()).sort("ns", descending=True)
+    told = ", ".join(f"{doing} {ns / 1e9:,.1f} s" for doing, ns in spent.iter_rows())
+    last = rows["trajectory_id"][0] or "no trajectory"
+    show.OUT.print(f"\n[bold]Critical path[/bold] {total / 1e9:,.1f} s, trajectory ", end="")
+    show.OUT.print(f"{last}: {told}", markup=False)
+    longest = rows.with_columns(length).sort("ns", descending=True).head(top).sort("start_ns")
+    begin = int(rows["start_ns"].to_list()[0])
+    shown = [
+        [
+            row["doing"] + (f" {row['tool_name']}" if row["tool_name"] else ""),
+            row["worker_id"] or "-",
+            f"{(row['start_ns'] - begin) / 1e9:,.1f}",
+            f"{row['ns'] / 1e9:,.1f}",
+        ]
+        for row in longest.iter_rows(named=True)
+    ]
+    show.table(["longest pieces", "worker", "at s", "s"], shown)
+
+
+def _parts(rows: pl.DataFrame) -> None:
+    if rows.is_empty() or not rows["duration_ns"][0]:
+        return
+    row = rows.row(0, named=True)
+    told = sorted(((row[part] or 0, part.removesuffix("_ns")) for part in PARTS), reverse=True)
+    shown = [
+        [name, f"{ns / 1e9:,.1f}", f"{ns / row['duration_ns']:.1%}"] for ns, name in told if ns
+    ]
+    show.OUT.print()
+    title = f"Time of {row['trajectories']} trajectories, {row['duration_ns'] / 1e9:,.1f} s in all"
+    show.table(["part", "s", "share"], shown, title=title)
+
+
+def _tail(found: Diagnosis) -> None:
+    shown = [
+        [row["metric"], *(f"{row[q]:,.1f}" for q in ("p50", "p90", "p99", "max")),
+         f"{row['max_over_median']:,.1f}" if row["max_over_median"] else "-"]
+        for row in found.frames["tail"].iter_rows(named=True)
+    ]  # fmt: skip
+    if not shown:
+        return
+    show.OUT.print()
+    show.table(["tail", "p50", "p90", "p99", "max", "max/median"], shown)
+    sources = found.frames["tail_sources"].select("source", "share").iter_rows()
+    told = ", ".join(f"{source} {share:.0%}" for source, share in sources)
+    if told:
+        show.OUT.print(f"the slowest tenth is slower by: {told}", markup=False)
+
+
+def _cost(rows: pl.DataFrame, top: int) -> None:
+    shown = [
+        [
+            row["trajectory_id"],
+            f"{row['used_gpu_ns'] / 1e9:,.1f}",
+            f"{row['caused_gpu_ns'] / 1e9:,.1f}",
+            f"{row['price']:,.4f}",
+        ]
+        for row in rows.head(top).iter_rows(named=True)
+    ]
+    if shown:
+        show.OUT.print()
+        total = f"in all {rows['price'].sum():,.2f}"
+        heads = ["costliest trajectories", "used GPU-s", "caused GPU-s", "price"]
+        show.table(heads, shown, title=f"Cost ({total})")
