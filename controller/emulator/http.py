@@ -97,7 +97,7 @@ class EngineApp:
         if path == GENERATE:
             return generate_request(body)
         parse = chat_request if path == CHAT else completion_request
-        return parse(body, self.config)
+        return parse(body)
 
     def _reply(self, path: str, body: Body, request: Request, done: Finished) -> dict[str, Any]:
         if path == GENERATE:

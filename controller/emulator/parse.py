@@ -15,7 +15,7 @@ import orjson
 
 from heddle.controller.emulator.cache import Ids
 from heddle.controller.emulator.errors import BadRequest
-from heddle.controller.emulator.request import EngineConfig, Request
+from heddle.controller.emulator.request import Request
 
 Body = dict[str, Any]
 # Without a limit a chat may go on to the context's end; looking further than this is never needed,
@@ -62,17 +62,16 @@ def generate_request(body: Body) -> Request:
     return Request(
         rid=_rid(body),
         ids=tokens_of(_string(text, "text")) if raw is None else _ids(raw),
-        max_new_tokens=_count(cast("Body", sampling).get("max_new_tokens"), 128),
-        priority=_count(body.get("priority"), 0, least=-(2**63)),
+        max_new_tokens=_count("max_new_tokens", cast("Body", sampling).get("max_new_tokens"), 128),
+        priority=_count("priority", body.get("priority"), 0, least=-(2**63)),
         ignore_eos=bool(cast("Body", sampling).get("ignore_eos", False)),
         salt=_salt(body, cast("Body", sampling).get("sampling_seed")),
         text=raw is None,
     )
 
 
-def chat_request(body: Body, config: EngineConfig) -> Request:
-    """POST /v1/chat/completions."""
-    _check_model(body, config)
+def chat_request(body: Body) -> Request:
+    """POST /v1/chat/completions; like SGLang it serves whatever `model` says."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         sentence = "messages must be a non-empty list"
@@ -82,9 +81,8 @@ def chat_request(body: Body, config: EngineConfig) -> Request:
     return _openai(body, prompt, body.get("max_completion_tokens") or body.get("max_tokens"))
 
 
-def completion_request(body: Body, config: EngineConfig) -> Request:
+def completion_request(body: Body) -> Request:
     """POST /v1/completions: the prompt is text or token ids."""
-    _check_model(body, config)
     prompt = body.get("prompt")
     ids = _ids(prompt) if isinstance(prompt, list) else tokens_of(_string(prompt, "prompt"))
     return _openai(body, ids, 16 if body.get("max_tokens") is None else body["max_tokens"])
@@ -113,22 +111,12 @@ def _openai(body: Body, ids: Ids, limit: Any) -> Request:
     return Request(
         rid=_rid(body),
         ids=ids,
-        max_new_tokens=_count(limit, FREE_TOKENS),
-        priority=_count(body.get("priority"), 0, least=-(2**63)),
+        max_new_tokens=_count("max_new_tokens", limit, FREE_TOKENS),
+        priority=_count("priority", body.get("priority"), 0, least=-(2**63)),
         ignore_eos=bool(body.get("ignore_eos", False)),
         salt=_salt(body, body.get("seed")),
         text=True,
     )
-
-
-def _check_model(body: Body, config: EngineConfig) -> None:
-    asked = body.get("model")
-    if asked in (None, "", "default"):
-        return
-    name = str(asked).split(":", 1)[0].rsplit("/", 1)[-1]
-    if name != config.model.rsplit("/", 1)[-1]:
-        sentence = f"The model `{asked}` does not exist; this engine serves {config.model}."
-        raise BadRequest(sentence)
 
 
 def _rid(body: Body) -> str:
@@ -159,10 +147,10 @@ def _ids(raw: Any) -> Ids:
     return ids
 
 
-def _count(value: Any, default: int, least: int = 0) -> int:
+def _count(name: str, value: Any, default: int, least: int = 0) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        sentence = f"expected an integer of at least {least}, got {value!r}"
+        sentence = f"{name} must be an integer of at least {least}, got {value!r}."
         raise BadRequest(sentence)
     return value
