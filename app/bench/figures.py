@@ -14,7 +14,10 @@ from typing import Any, Final, Literal, Protocol
 
 from heddle.app.errors import fail
 
-BENCHES: Final[dict[str, str]] = {"demo": "heddle.app.bench.demo"}
+BENCHES: Final[dict[str, str]] = {
+    "demo": "heddle.app.bench.demo",
+    "accounting": "heddle.app.bench.accounting",
+}
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 
 PACKAGES: Final = ("heddle-rollout", "duckdb", "polars", "numpy", "aiohttp", "fastapi", "streamlit")

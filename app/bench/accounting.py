@@ -1,0 +1,102 @@
+"""How exact and how fast is the accounting: conservation, a full pass, an update while it runs?
+
+Conservation on seeded random fleets in exact integers; speed on 6,400 trajectories, 64 GPUs and
+60,000 steps, through a store and the named queries a page asks, in one process on one core's worth
+of CPU time (other work on the machine does not count).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.fleets import Fleet, big_fleet, random_case, stored
+from heddle.collector.accounting import account
+from heddle.collector.blame import blame, used
+from heddle.collector.critical_path import critical_path
+from heddle.collector.queries.catalog import QUERIES
+from heddle.collector.spare import spare
+
+CASES: Final = 5_000
+POLLS: Final = 40
+"""Of a running rollout, 3 s apart in spans: what a page that refreshes by itself asks."""
+PAGE: Final = ("accounts", "partition", "strips", "blame", "critical_path", "decomposition",
+               "efficiency", "findings", "stragglers")  # fmt: skip
+
+
+def run(*, quick: bool, say: Say) -> dict[str, Figure]:
+    """The issue's numbers; --quick takes a tenth of everything."""
+    share = 0.1 if quick else 1.0
+    fleet = big_fleet(round(6_400 * share), 64, round(60_000 * share))
+    size = f"{len(fleet.trajectories):,} trajectories, 64 GPUs, {fleet.steps:,} steps"
+    say("conservation")
+    broken, made = _conservation(round(CASES * share)), round(CASES * share)
+    with TemporaryDirectory(prefix="heddle-bench-") as data:
+        say(f"{size}: full pass")
+        full_s, page_ms = _full(Path(data) / "full", fleet)
+        say("updates while it runs")
+        update_ms, worst_ms = _updates(Path(data) / "running", fleet)
+    return {
+        "conservation_broken": Figure(broken, "", 0, "lower", f"of {made:,} random fleets"),
+        "full_s": Figure(full_s, "s", 3, "lower", f"CPU, everything a page asks; {size}"),
+        "page_ms": Figure(page_ms, "ms", 50, "lower", "CPU, all of it again, kept result"),
+        "update_ms": Figure(
+            update_ms, "ms", 150, "lower", f"CPU a poll, mean of {POLLS} while it runs; {size}"
+        ),
+        "update_worst_ms": Figure(
+            worst_ms, "ms", 3_000, "lower", "CPU of the slowest of these polls"
+        ),
+    }
+
+
+def _conservation(count: int) -> int:
+    """Fleets in which states, blame, use, spare time or critical path do not sum exactly."""
+    return sum(not _conserves(seed) for seed in range(count))
+
+
+def _conserves(seed: int) -> bool:
+    window, gpus, leases, seen = random_case(seed)
+    accounts = account(window, gpus, leases, seen)
+    split, found = blame(accounts, seen), spare(accounts, seen)
+    starved = accounts.gpu_ns["tail_bubble"] + accounts.gpu_ns["starved_gap"]
+    return (
+        sum(accounts.gpu_ns.values()) == accounts.total_gpu_ns
+        and sum(split.by_worker.values()) == split.explained_ns <= accounts.idle_ns
+        and sum(used(accounts, seen).values()) == accounts.busy_ns
+        and found.recoverable_ns + found.unavoidable_ns == starved
+        and critical_path(window, seen).makespan_ns == accounts.wall_ns
+    )
+
+
+def _full(data: Path, fleet: Fleet) -> tuple[float, float]:
+    """CPU seconds of a first page, and milliseconds of the same page again."""
+    with stored(data, fleet, 1.0) as store, store.reading() as cursor:
+        began = time.process_time()
+        _page(cursor)
+        full_s = time.process_time() - began
+        began = time.process_time()
+        _page(cursor)
+        return full_s, (time.process_time() - began) * 1e3
+
+
+def _updates(data: Path, fleet: Fleet) -> tuple[float, float]:
+    """CPU milliseconds a poll while spans keep coming: mean and worst."""
+    with stored(data, fleet, 0.9) as store:
+        with store.reading() as cursor:
+            _page(cursor)
+        spent: list[float] = []
+        for poll in range(POLLS):
+            fleet.send(store, 0.9 + 0.09 * poll / POLLS, 0.9 + 0.09 * (poll + 1) / POLLS)
+            with store.reading() as cursor:
+                began = time.process_time()
+                _page(cursor)
+                spent.append((time.process_time() - began) * 1e3)
+        return sum(spent) / len(spent), max(spent)
+
+
+def _page(cursor: Any) -> None:
+    for name in PAGE:
+        QUERIES[name].answer(cursor, {"run": ["bench"], "rollout": ["0"]})
