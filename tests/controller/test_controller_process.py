@@ -1,0 +1,94 @@
+"""The controller as a process, with real engines' processes and a real collector."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+
+import httpx
+import psutil
+from controller_processes import SPEED, processes, until
+from predictor_weights import saved
+
+from heddle.app.driver import drive
+from heddle.collector.client import CollectorClient
+from heddle.collector.tracing import Emitter
+from heddle.controller import wire
+from heddle.controller.clock import Clock
+from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
+from heddle.models.registry import Registry
+
+
+def spec(number: int) -> TrajectorySpec:
+    steps = (StepSpec(64, 20, "bash", 1.0), StepSpec(16, 30, None, 0.0))
+    return TrajectorySpec(f"t{number}", f"g{number % 2}", number // 2, "math", steps)
+
+
+def played(p, specs, rollout):
+    emitter = Emitter(p.at("otlp"), service="test")
+    work = drive(
+        specs, controller_url=p.at("controller"), emitter=emitter, run="r", rollout=rollout,
+        clock=Clock(p.origin_ns, SPEED),
+    )  # fmt: skip
+    result = asyncio.run(work)
+    emitter.close()
+    return result
+
+
+def test_a_rollout_by_http_and_no_engine_outlives_a_killed_controller(tmp_path):
+    version = saved(tmp_path, 0.7)
+    with processes(tmp_path) as p:
+        p.collector()
+        env = {"PYTHONPROFILEIMPORTTIME": "1"}
+        controller, client = p.controller(*p.launching(2), **env), p.client()
+        client.switch(preset="heddle", prediction="learned", who="test")
+        assert client.promote(version).version == version
+        groups = [wire.GroupIn(group=g, samples=2, prompt_tokens=64) for g in ("g0", "g1")]
+        begun = client.begin_rollout(wire.RolloutBegin(run="r", rollout="o", groups=groups))
+        assert sum(begun.layout) == 2
+        result = played(p, [spec(i) for i in range(4)], "o")
+        assert (result.finished, dict(result.errors)) == (4, {})
+        client.end_rollout("r", "o")
+        with CollectorClient(p.at("queries")) as store:
+            (steps,) = until(lambda: _whole(store, "steps", 8))
+            accounts = store.query("accounts", run="r", rollout="o").row(0, named=True)
+            partition = store.query("partition", run="r", rollout="o")
+        engines = psutil.Process(controller.pid).children(recursive=True)
+        assert len(engines) >= len(begun.layout)
+        controller.send_signal(signal.SIGKILL)
+        controller.wait()
+        _, alive = psutil.wait_procs(engines, timeout=10)
+        imported = (tmp_path / "controller.log").read_text()
+    assert alive == []
+    assert set(steps["predictor_version"]) == {version}
+    assert steps["output_tokens"].sum() == 4 * 50
+    assert partition["gpu_ns"].sum() == accounts["wall_ns"] * accounts["gpus"]
+    # What the interpreter says of every module it imports: the registry, and never torch.
+    assert re.search(r"\| +heddle\.models\.registry$", imported, re.MULTILINE)
+    assert not re.search(r"\| +torch$", imported, re.MULTILINE)
+    assert Registry(tmp_path / "predictors").active() == version
+
+
+def _whole(store, query, rows):
+    frame = store.query(query, run="r", rollout="o")
+    return [frame] if frame.height == rows and set(frame["state"]) == {"finished"} else []
+
+
+def test_a_reward_by_http_reaches_the_store_without_any_client_spans(tmp_path):
+    with processes(tmp_path) as p:
+        p.collector()
+        p.engine("w0")
+        p.controller("--worker", p.at("w0"))
+        headers = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": "t"}
+        body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3}}
+        url = p.at("controller")
+        for _ in range(2):
+            httpx.post(f"{url}/generate", json=body, headers=headers).raise_for_status()
+        p.client().finish_trajectory("r", "t", reward=0.25, outcome="solved")
+        with CollectorClient(p.at("queries")) as store:
+            rows = until(lambda: [
+                row for row in store.query("trajectories", run="r").to_dicts()
+                if row["state"] == "finished" and row["reward"] is not None
+            ])  # fmt: skip
+    assert [(r["reward"], r["outcome"], r["steps"]) for r in rows] == [(0.25, "solved", 2)]
