@@ -45,3 +45,5 @@ def show_predictor(said: Any, *, json: bool) -> None:
         return
     show.OUT.print(f"serving: {told['version']}", markup=False)
     show.OUT.print(f"known: {', '.join(told['known'])}", markup=False)
+    for sentence in told.get("refused", ()):
+        show.OUT.print(f"refused: {sentence}", markup=False)

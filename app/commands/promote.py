@@ -16,13 +16,18 @@ def run(
     controller: options.Controller = None,
     data: options.Data = None,
     token_file: options.TokenFile = None,
+    why: Annotated[str, typer.Option(help="The reason, kept with the change.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also one that the gate refused.")] = False,
     json: options.Json = False,
 ) -> None:
     """Put a version of the predictor live.
 
     A broken one is refused, and the one that serves goes on.
     """
+    import getpass
+
     from heddle.app.commands.connect import controller_client, show_predictor
 
+    who = getpass.getuser()
     with controller_client(controller, data, token_file) as client:
-        show_predictor(client.promote(version), json=json)
+        show_predictor(client.promote(version, who=who, why=why, force=force), json=json)

@@ -14,7 +14,9 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Let the predictor before serve again."""
+    import getpass
+
     from heddle.app.commands.connect import controller_client, show_predictor
 
     with controller_client(controller, data, token_file) as client:
-        show_predictor(client.rollback(), json=json)
+        show_predictor(client.rollback(who=getpass.getuser()), json=json)

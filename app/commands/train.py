@@ -47,7 +47,7 @@ def run(
     result = train(dataset, args, Registry(settings.data / "predictors"), console)
     if json:
         show.as_json(_told(result))
-    else:
+    elif result.verdict.accepted:
         show.OUT.print(f"put it live with: heddle promote {result.version.version}")
 
 
