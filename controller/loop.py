@@ -73,7 +73,7 @@ class Loop:
         self.failures = 0
         self.last_failure = ""
         self._mover = Mover(clock, fleet, journal, spans, self._returns)
-        self._pace = Pace(self._decide, lambda: len(self.trajectories))
+        self.pace = Pace(self._decide, lambda: len(self.trajectories))
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
         self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
@@ -93,7 +93,7 @@ class Loop:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beat
         await self._mover.close()
-        self._pace.close()
+        self.pace.close()
         for step in self.table.waiting():
             self._reject(step, NoWorker("the controller is shutting down"))
 
@@ -220,7 +220,7 @@ class Loop:
             self._guarded(run, lambda run=run, those=those: self._send_home(run, those))
         for run in self.table.runs:
             if self._undecided.get(run) or self.switchboard.of(run).migration != "off":
-                self._pace.ask(run)
+                self.pace.ask(run)
 
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""

@@ -20,6 +20,7 @@ class Pace:
     """Calls `decide(run)` at once or as soon as the distance to the last time allows."""
 
     def __init__(self, decide: Callable[[str], None], live: Callable[[], int]) -> None:
+        self.decisions = 0
         self._decide = decide
         self._live = live
         self._last_s: dict[str, float] = {}
@@ -46,4 +47,5 @@ class Pace:
     def _now(self, run: str) -> None:
         self._timers.pop(run, None)
         self._last_s[run] = asyncio.get_running_loop().time()
+        self.decisions += 1
         self._decide(run)

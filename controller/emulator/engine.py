@@ -364,6 +364,13 @@ class Engine:
         for live in ended_now:
             self._end(live, ended.end_s)
 
+    def under_way(self, now_s: float) -> tuple[str, float, float] | None:
+        """What it is doing at that time, cut there."""
+        if self._pass is None or self._pass.start_s >= now_s:
+            return None
+        kind = "prefill" if isinstance(self._pass, PrefillPass) else "decode"
+        return kind, self._pass.start_s, min(self._pass.end_s, now_s)
+
     def _ran(self, kind: str, ended: PrefillPass | DecodePass) -> None:
         if self.passes is not None:
             self.passes.append((kind, ended.start_s, ended.end_s))

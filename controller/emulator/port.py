@@ -43,6 +43,7 @@ class VirtualEngine:
         self._waiting: dict[str, Then] = {}
         self._armed_s = inf
         self._down_s = 0.0
+        self._slow_s = 0.0
         self.engine = self._fresh()
 
     def submit(self, request: Request, then: Then) -> None:
@@ -62,14 +63,31 @@ class VirtualEngine:
             if due_s != inf:
                 self._loop.at(due_s, self._ring, due_s)
 
-    def die(self) -> None:
-        """It stops, and everything it held is gone."""
+    def slow_down(self, seconds: float) -> None:
+        """Every iteration takes that much longer, also after a death."""
+        self._slow_s = seconds
+        self.engine.slow_down(seconds, self._loop.now_s)
+        self.arm()
+
+    def log(self, now_s: float) -> list[tuple[str, float, float]]:
+        """(state, start_s, end_s) of what it did up to now, the pass under way included."""
+        under_way = self.engine.under_way(now_s) if self.alive else ("down", self._down_s, now_s)
+        return [*self.passes, under_way] if under_way else list(self.passes)
+
+    def die(self) -> int:
+        """It stops, and everything it held is gone; returns how many requests that were."""
+        if not self.alive:
+            return 0
+        under_way = self.engine.under_way(self._loop.now_s)
+        if under_way:
+            self.passes.append(under_way)
         self.alive = False
         self._armed_s = inf
         self._down_s = self._loop.now_s
         lost, self._waiting = self._waiting, {}
         for then in lost.values():
             then(None)
+        return len(lost)
 
     def come_back(self) -> None:
         """A new engine at the same address."""
@@ -103,6 +121,7 @@ class VirtualEngine:
     def _fresh(self) -> Engine:
         engine = Engine(self.config, self._truth, spans=True)
         engine.passes = self.passes
+        engine.slow_s = self._slow_s
         return engine
 
     def _ring(self, due_s: float) -> None:

@@ -1,7 +1,7 @@
 """How does asyncio code run when time is only counted?
 
 An event loop without sockets: what is due next happens next, and time jumps there. Equal times keep
-the order in which they were asked for, so a run is repeated bit for bit. It serves callbacks, tasks,
+the order in which they were asked for, so a run repeats bit for bit. It serves callbacks, tasks,
 timers and futures; everything else of the interface raises NotImplementedError.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
@@ -111,7 +111,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, **named)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

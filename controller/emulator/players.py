@@ -1,0 +1,323 @@
+"""Who plays the trajectories of a workload against the loop, in virtual time?
+
+What the agents and the data plane do between them, without bytes: a step arrives, waits for its
+grant, runs on the granted engine, its usage goes back, the tool waits, the next step arrives.
+Decisions are the loop's; nothing here chooses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from heddle.controller.core.types import Length
+from heddle.controller.dataplane.identity import Whose
+from heddle.controller.dataplane.spans import StepSpans
+from heddle.controller.dataplane.usage import Usage
+from heddle.controller.emulator.errors import BadRequest
+from heddle.controller.emulator.port import VirtualEngine
+from heddle.controller.emulator.records import (
+    MoveRecord,
+    RolloutResult,
+    StepRecord,
+    ToolRecord,
+    TrajectoryRecord,
+)
+from heddle.controller.emulator.request import Finished, Request
+from heddle.controller.emulator.span import Span
+from heddle.controller.emulator.virtual import VirtualLoop
+from heddle.controller.emulator.workload import TrajectorySpec
+from heddle.controller.errors import ControllerError, EngineLost
+from heddle.controller.live import Call, Grant, LiveMove, LiveTrajectory, Step
+from heddle.controller.loop import Loop
+from heddle.controller.service import NoSpans
+
+ATTEMPTS = 3
+"""Engines one step may lose, as in the data plane."""
+
+
+class Player:
+    """One trajectory on its way."""
+
+    __slots__ = ("branches", "context", "key", "left", "record", "spec", "started_s", "step")
+
+    def __init__(self, spec: TrajectorySpec, key: bytes) -> None:
+        self.spec = spec
+        self.key = key
+        self.step = 0
+        self.left = 0
+        """Output tokens the present step still has to make (an abort leaves some)."""
+        self.branches = 0
+        prompt = spec.prompt_tokens
+        # Prompts of one group are equal where they are equally long.
+        self.context = Span(f"{spec.group_id}/{prompt}", prompt, f"{spec.trajectory_id}/0", 0)
+        self.started_s = 0.0
+        self.record = TrajectoryRecord(
+            spec.trajectory_id, spec.group_id, spec.sample_index, spec.task, 0.0
+        )
+
+    def grow(self) -> None:
+        """Append what precedes the present step."""
+        step, context = self.spec.steps[self.step], self.context
+        if step.reset:
+            self.branches += 1
+            branch = f"{self.spec.trajectory_id}/{self.branches}"
+            self.context = Span(
+                context.prompt, context.prompt_tokens, branch, context.prompt_tokens
+            )
+        self.context = self.context.to(self.context.size + step.observation_tokens)
+        self.left = step.output_tokens
+
+
+class Players:
+    """All trajectories of one rollout."""
+
+    def __init__(
+        self, loop: VirtualLoop, workload: Sequence[TrajectorySpec], run: str, rollout: str
+    ) -> None:
+        self.players = [Player(spec, b"%d" % i) for i, spec in enumerate(workload)]
+        self.open = len(self.players)
+        self.finished = 0
+        self.over = False
+        """Nothing that comes now counts any more."""
+        self.result: RolloutResult
+        self.controller: Loop
+        self._loop = loop
+        self._run = run
+        self._rollout = rollout
+        self._by_key = {player.key: player for player in self.players}
+        self._origin_s = 0.0
+
+    def context_of(self, key: bytes) -> Span:
+        """The context a trajectory has now, by the bytes that stand for its ids."""
+        return self._by_key[key].context
+
+    def begin(self, arrivals_s: Sequence[float] | None) -> None:
+        """Let everybody arrive: all now, or at those seconds from now."""
+        self._origin_s = self._loop.now_s
+        for index, player in enumerate(self.players):
+            after_s = arrivals_s[index] if arrivals_s else 0.0
+            player.record.start_s = after_s
+            self._loop.at(self._origin_s + after_s, self._next, player)
+
+    def _next(self, player: Player) -> None:
+        player.grow()
+        self._send(player)
+
+    def _send(self, player: Player) -> None:
+        spec = player.spec
+        whose = Whose(
+            run=self._run,
+            trajectory=spec.trajectory_id,
+            source="virtual",
+            rollout=self._rollout,
+            group=spec.group_id,
+            sample=spec.sample_index,
+            task=spec.task,
+        )
+        player.started_s = self._loop.now_s
+        call = Call(prompt_tokens=player.context.size, ids=player.key)
+        try:
+            step = self.controller.arrive(whose, call)
+        except ControllerError as error:
+            self._fail(player, type(error).__name__)
+            return
+        self._await(player, step)
+
+    def _await(self, player: Player, step: Step) -> None:
+        step.grant.add_done_callback(lambda grant: self._granted(player, step, grant))
+
+    def _granted(self, player: Player, step: Step, future: asyncio.Future[Grant]) -> None:
+        error = future.exception()
+        if self.over:
+            return
+        if error is not None:
+            self._fail(player, type(error).__name__)
+            return
+        grant = future.result()
+        request = Request(
+            rid=grant.rid,
+            ids=player.context,
+            max_new_tokens=player.left,
+            priority=grant.priority or 0,
+        )
+        engine = grant.worker.engine
+        assert isinstance(engine, VirtualEngine)
+        try:
+            engine.submit(request, lambda ended: self._ended(player, step, ended))
+        except EngineLost:
+            self._ended(player, step, None)
+        except BadRequest:
+            # As the data plane: the engine's refusal ends the step and goes to the client.
+            self.controller.drop(step, "http_400")
+            self._fail(player, "http_400")
+
+    def _ended(self, player: Player, step: Step, ended: Finished | None) -> None:
+        if ended is None:
+            task = asyncio.create_task(self._lost(player, step))
+            task.add_done_callback(lambda done: done.result())
+            return
+        prefilled_s = ended.at_s if ended.prefill_end_s is None else ended.prefill_end_s
+        entry_s = ended.at_s if ended.entry_s is None else ended.entry_s
+        usage = Usage(
+            input_tokens=ended.prompt_tokens,
+            output_tokens=ended.output_tokens,
+            cached_tokens=ended.cached_tokens,
+            retractions=ended.retractions,
+            finish_reason=ended.reason,
+            queue_s=ended.queue_s,
+            prefill_s=max(prefilled_s - entry_s, 0.0),
+            decode_s=ended.at_s - prefilled_s,
+            policy_version=ended.weight_version,
+        )
+        player.context = player.context.to(player.context.size + ended.output_tokens)
+        player.left -= ended.output_tokens
+        self.controller.served(step, usage)
+        if player.left > 0:
+            self._send(player)
+        else:
+            self._tool(player, step)
+
+    async def _lost(self, player: Player, step: Step) -> None:
+        """As the data plane does: is the engine gone? then another attempt elsewhere."""
+        assert step.granted is not None
+        fleet = self.controller.fleet
+        await fleet.suspect(step.granted.worker)
+        if step.attempt + 1 >= ATTEMPTS or not fleet.alive:
+            self.controller.drop(step, "engine_lost")
+            self._fail(player, "engine_lost")
+        else:
+            self.controller.again(step)
+            self._await(player, step)
+
+    def _tool(self, player: Player, step: Step) -> None:
+        done = player.spec.steps[player.step]
+        player.step += 1
+        now_s = self._loop.now_s
+        if player.step == len(player.spec.steps):
+            self.controller.finish(
+                self._run, player.spec.trajectory_id, truncated=player.spec.truncated
+            )
+            self._end(player)
+            return
+        record = player.record
+        record.tool_s += done.tool_s
+        self.result.tools.append(
+            ToolRecord(
+                record.trajectory_id,
+                step.index,
+                done.tool_name or "",
+                now_s - self._origin_s,
+                now_s - self._origin_s + done.tool_s,
+            )
+        )
+        self._loop.at(now_s + done.tool_s, self._next, player)
+
+    def _end(self, player: Player) -> None:
+        player.record.end_s = self._loop.now_s - self._origin_s
+        player.record.truncated = player.spec.truncated
+        self.open -= 1
+        self.finished += 1
+
+    def _fail(self, player: Player, error: str) -> None:
+        player.record.error = error
+        player.record.end_s = self._loop.now_s - self._origin_s
+        self.controller.finish(self._run, player.spec.trajectory_id, truncated=True)
+        self.open -= 1
+
+
+class RecordingSpans(StepSpans):
+    """Rows instead of spans."""
+
+    def __init__(self, result: RolloutResult, clock_speed: float) -> None:
+        super().__init__(NoSpans(), clock_speed)
+        self._result = result
+        self.origin_ns = 0
+        self.over = False
+        self.records: dict[str, TrajectoryRecord] = {}
+
+    def arrived(self, step: Step) -> None:
+        """Nothing: nobody watches."""
+
+    def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
+        """The step's row, and its part of the trajectory's."""
+        if self.over:
+            return
+        grant = step.granted
+        whole_s = (end_ns - step.arrived_ns) / 1e9
+        held_s = whole_s if grant is None else step.held_s
+        row = StepRecord(
+            trajectory_id=step.trajectory.id,
+            step_index=step.index,
+            attempt=step.attempt,
+            worker_id=grant.worker.id if grant else "",
+            arrived_s=(step.arrived_ns - self.origin_ns) / 1e9,
+            end_s=(end_ns - self.origin_ns) / 1e9,
+            held_s=held_s,
+            queue_s=usage.queue_s or 0.0,
+            prefill_s=usage.prefill_s or 0.0,
+            decode_s=usage.decode_s or 0.0,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens or 0,
+            retractions=usage.retractions,
+            order_rank=grant.rank if grant else -1,
+            priority=grant.priority if grant else None,
+            predicted_p50=_p50(step.predicted),
+            weight_version=usage.policy_version or "",
+            error=error,
+        )
+        self._result.steps.append(row)
+        self._add(self.records[row.trajectory_id], row)
+
+    def tool(self, trajectory: LiveTrajectory, until_ns: int) -> None:
+        """Nothing: the player knows its tools."""
+
+    def moved(
+        self,
+        trajectory: LiveTrajectory,
+        move: LiveMove,
+        step_index: int | None,
+        needed_ns: int | None,
+        hit_tokens: int | None,
+    ) -> None:
+        """The move's row."""
+        if self.over:
+            return
+        whole_ns = move.ended_ns - move.started_ns
+        exposed_ns = max(move.ended_ns - needed_ns, 0) if needed_ns is not None else 0
+        exposed_ns = min(exposed_ns, whole_ns)
+        row = MoveRecord(
+            trajectory_id=trajectory.id,
+            step_index=step_index,
+            source=move.source,
+            target=move.target,
+            start_s=(move.started_ns - self.origin_ns) / 1e9,
+            end_s=(move.ended_ns - self.origin_ns) / 1e9,
+            tokens=move.tokens,
+            hit_tokens=hit_tokens,
+            hidden_s=(whole_ns - exposed_ns) / 1e9,
+            exposed_s=exposed_ns / 1e9,
+            because=move.because,
+            error=move.error,
+        )
+        self._result.moves.append(row)
+        self.records[trajectory.id].moves += move.error is None
+
+    def _add(self, record: TrajectoryRecord, row: StepRecord) -> None:
+        if record.steps == 0 and record.predicted_p50 is None:
+            record.predicted_p50 = row.predicted_p50
+        record.steps += row.error is None
+        record.held_s += row.held_s
+        record.queue_s += row.queue_s
+        record.prefill_s += row.prefill_s
+        record.decode_s += row.decode_s
+        record.input_tokens += row.input_tokens
+        record.output_tokens += row.output_tokens
+        record.cached_tokens += row.cached_tokens
+        record.retractions += row.retractions
+        record.worker_id = row.worker_id or record.worker_id
+
+
+def _p50(length: Length | None) -> float | None:
+    return length.p50 if length is not None else None
