@@ -11,7 +11,7 @@ import pyarrow as pa
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from heddle.collector.client import TOTAL_HEADER
+from heddle.collector.client import NEXT_HEADER, TOTAL_HEADER
 from heddle.collector.errors import CollectorError, QueryRefused
 from heddle.collector.ingest import Ingest
 from heddle.collector.queries.catalog import UnknownQuery, find
@@ -90,7 +90,10 @@ def _arrow(answer: Answer) -> Response:
     with pa.ipc.new_stream(sink, answer.table.schema) as writer:
         writer.write_table(answer.table)
     body = sink.getvalue().to_pybytes()
-    return Response(body, media_type=ARROW, headers={TOTAL_HEADER: str(answer.total)})
+    headers = {TOTAL_HEADER: str(answer.total)}
+    if answer.next is not None:
+        headers[NEXT_HEADER] = answer.next
+    return Response(body, media_type=ARROW, headers=headers)
 
 
 def _error(status: int, sentence: str) -> JSONResponse:

@@ -7,7 +7,7 @@ CollectorError with one sentence; an unreachable collector is CollectorUnreachab
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ import polars as pl
 from heddle.collector.errors import CollectorError, CollectorUnreachable, QueryRefused
 
 TOTAL_HEADER: Final = "X-Heddle-Total"
+NEXT_HEADER: Final = "X-Heddle-Next"
+TRUNCATED_HEADER: Final = "X-Heddle-Truncated"
 Filter = str | int | float | bool | Sequence[str] | None
 
 
@@ -34,12 +36,46 @@ class CollectorClient:
 
     def page(self, name: str, **filters: Filter) -> tuple[pl.DataFrame, int]:
         """The rows and how many there are without `limit`: the N and M of "N of M"."""
+        reply = self._named(name, filters)
+        frame = pl.read_ipc_stream(reply.content)
+        return frame, int(reply.headers.get(TOTAL_HEADER, frame.height))
+
+    def pages(self, name: str, *, limit: int = 10_000, **filters: Filter) -> Iterator[pl.DataFrame]:
+        """All rows, a page at a time; rows that arrive meanwhile shift nothing."""
+        after: str | None = None
+        while True:
+            reply = self._named(name, {**filters, "limit": limit, "after": after})
+            yield pl.read_ipc_stream(reply.content)
+            after = reply.headers.get(NEXT_HEADER)
+            if after is None:
+                return
+
+    def sql(self, text: str) -> pl.DataFrame:
+        """The rows of one SELECT of yours; QueryRefused names what it may not do."""
+        return self.sql_page(text)[0]
+
+    def sql_page(self, text: str) -> tuple[pl.DataFrame, str]:
+        """The rows, and the sentence that says so when the collector cut them; else empty."""
+        reply = self._post("/v1/sql", {"sql": text})
+        return pl.read_ipc_stream(reply.content), reply.headers.get(TRUNCATED_HEADER, "")
+
+    def seal(self, **asked: Filter) -> dict[str, Any]:
+        """Seal finished rollouts now; what was written."""
+        return self._told("/v1/seal", asked)
+
+    def delete(self, run: str, trajectory: str) -> dict[str, Any]:
+        """Delete one trajectory everywhere, sealed files included; how many spans went."""
+        return self._told("/v1/delete", {"run": run, "trajectory": trajectory})
+
+    def _told(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return self._json(self._post(path, asked))
+
+    def _named(self, name: str, filters: Mapping[str, Filter]) -> httpx.Response:
         asked = {key: _param(value) for key, value in filters.items() if value is not None}
         reply = self._get(f"/v1/q/{name}", asked)
         if reply.status_code != 200:
             raise QueryRefused(_sentence(reply))
-        frame = pl.read_ipc_stream(reply.content)
-        return frame, int(reply.headers.get(TOTAL_HEADER, frame.height))
+        return reply
 
     def health(self) -> dict[str, Any]:
         """What /healthz says, healthy or not."""
@@ -80,8 +116,17 @@ class CollectorClient:
         self.close()
 
     def _get(self, path: str, params: dict[str, Any]) -> httpx.Response:
+        return self._request("GET", path, params=params)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        reply = self._request("POST", path, json=dict(body))
+        if reply.status_code != 200:
+            raise QueryRefused(_sentence(reply))
+        return reply
+
+    def _request(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
-            return self._http.get(path, params=params)
+            return self._http.request(method, path, **more)
         except httpx.TimeoutException as error:
             message = f"the collector at {self.url} did not answer {path} in time"
             raise CollectorUnreachable(message) from error

@@ -42,3 +42,12 @@ def _reading(urls: list[str]) -> str:
         "SELECT * REPLACE (attrs::JSON::VARIANT AS attrs) FROM"
         f" read_parquet([{listed}], hive_partitioning = true, hive_types_autocast = false)"
     )
+
+
+def lock_down(connection: duckdb.DuckDBPyConnection, directory: str) -> None:
+    """From here on no statement reaches a file outside *directory*, nor a setting."""
+    quoted = directory.rstrip("/").replace("'", "''") + "/"
+    connection.execute(
+        f"SET allowed_directories = ['{quoted}']; SET enable_external_access = false;"
+        "SET lock_configuration = true"
+    )

@@ -24,6 +24,7 @@ from heddle.collector.columns import SCHEMA
 from heddle.collector.commit import Committer
 from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable, Unstorable
 from heddle.collector.rollups import Rollups
+from heddle.collector.sealed import lock_down
 from heddle.collector.store_file import open_file
 
 FILE_NAME: Final = "heddle.duckdb"
@@ -55,6 +56,7 @@ class Store:
         threads: int = 2,
         bound_bytes: int = BOUND_BYTES,
         window_s: float = WINDOW_S,
+        sealed_url: str | None = None,
     ) -> None:
         opened = open_file(path, memory_limit=memory_limit, threads=threads)
         self.path, self.notice = path, opened.notice
@@ -63,6 +65,8 @@ class Store:
         self.stored = self.duplicates = self.failures = 0
         self._window_s = window_s
         self._connection = opened.connection
+        self.sealed_url = sealed_url or str(path.parent.absolute() / "sealed")
+        lock_down(opened.connection, self.sealed_url)
         self._committer = Committer(opened.connection.cursor())
         self.rollups = Rollups(opened.connection.cursor())
         # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.

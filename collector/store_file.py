@@ -54,6 +54,8 @@ def open_file(path: Path, *, memory_limit: str, threads: int) -> Opened:
         "memory_limit": memory_limit,
         "threads": threads,
         "preserve_insertion_order": False,
+        # A reader's SQL must not find Python variables of whoever runs it.
+        "python_enable_replacements": False,
     }
     try:
         return Opened(_ready(path, config))

@@ -10,6 +10,8 @@ import duckdb
 import pyarrow as pa
 
 from heddle.collector.errors import QueryRefused
+from heddle.collector.queries import paging
+from heddle.collector.queries.filters import FILTERS
 from heddle.collector.records import FRAMES, Column
 
 Filters = Mapping[str, Sequence[str]]
@@ -21,29 +23,17 @@ _ARROW: Final = {
     "bool": pa.bool_(),
 }
 LIMIT: Final = "limit"
-
-EQUALS: Final = {
-    "run": "run_id",
-    "rollout": "rollout_id",
-    "group": "group_id",
-    "trajectory": "trajectory_id",
-    "worker": "worker_id",
-    "task": "task",
-    "state": "state",
-    "outcome": "outcome",
-    "step": "CAST(step_index AS VARCHAR)",
-    "tool": "tool_name",
-    "op": "op",
-    "trace": "trace_id",
-}
+AFTER: Final = "after"
+_PAGING: Final = (LIMIT, AFTER)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows asked for, and how many there are without the limit."""
+    """The rows asked for, how many there are without limit and after, and the next page's token."""
 
     table: Any
     total: int
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,52 +59,79 @@ class Query:
     def answer(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         """Run it; QueryRefused when the filters do not fit."""
         self._check(filters)
-        limit = _limit(filters)
+        limit, after = _limit(filters), _after(filters)
         if self.compute is not None:
-            whole = self.compute(cursor, filters)
-            return whole if limit is None else Answer(whole.table.slice(0, limit), whole.total)
+            return _sliced(self.compute(cursor, filters), limit, after)
         statement, values = self._statement(filters)
-        if limit is None:
-            table = _run(cursor, statement, values)
-            return Answer(table, table.num_rows)
-        table = _run(cursor, f"{statement} LIMIT {limit}", values)
-        if table.num_rows < limit:
-            return Answer(table, table.num_rows)
-        count = cursor.execute(f"SELECT count(*) FROM ({statement})", values).fetchall()
-        return Answer(table, int(count[0][0]))
+        paged, bound = self._paged(statement, limit, after)
+        table = _run(cursor, paged, [*values, *bound])
+        full = limit is not None and table.num_rows == limit
+        total = table.num_rows
+        if full or after is not None:
+            count = cursor.execute(f"SELECT count(*) FROM ({statement})", values).fetchall()
+            total = int(count[0][0])
+        return _cut(table, len(self.columns), total, full=full)
+
+    def _paged(self, statement: str, limit: int | None, after: str | None) -> tuple[str, list[Any]]:
+        """The columns of one page in order, with the order key if another page may follow."""
+        casts = ", ".join(f'CAST("{c.name}" AS {_SQL[c.type]}) AS "{c.name}"' for c in self.columns)
+        keyed = "" if limit is None else f", {paging.columns(self.order)}"
+        where, values = ("", []) if after is None else paging.condition(self.order, after)
+        text = f"SELECT {casts}{keyed} FROM ({statement})"
+        text += f" WHERE {where}" if where else ""
+        text += f" ORDER BY {self.order}" + ("" if limit is None else f" LIMIT {limit}")
+        return text, values
 
     def _check(self, filters: Filters) -> None:
-        unknown = sorted(filters.keys() - {*self.filters, LIMIT})
+        unknown = sorted(filters.keys() - {*self.filters, *_PAGING})
         if unknown:
-            known = ", ".join((*self.filters, LIMIT))
+            known = ", ".join((*self.filters, *_PAGING))
             message = f"{self.name} has no filter {unknown[0]!r}; it takes {known}"
             raise QueryRefused(message)
         if self.needs and not any(filters.get(name) for name in self.needs):
             message = f"{self.name} needs one of the filters {', '.join(self.needs)}"
             raise QueryRefused(message)
 
-    def _statement(self, filters: Filters) -> tuple[str, list[str]]:
+    def _statement(self, filters: Filters) -> tuple[str, list[Any]]:
         conditions: list[str] = []
-        values: list[str] = []
+        values: list[Any] = []
         for name, given in filters.items():
-            if name == LIMIT or not given:
+            if name in _PAGING or not given:
                 continue
             conditions.append(self._condition(name, len(given)))
-            values.extend(given)
+            read = FILTERS[name].read if name in FILTERS else str
+            values.extend(read(value) for value in given)
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        casts = ", ".join(f'CAST("{c.name}" AS {_SQL[c.type]}) AS "{c.name}"' for c in self.columns)
-        order = f" ORDER BY {self.order}" if self.order else ""
-        return f"SELECT {casts} FROM ({self.sql.format(where=where)}){order}", values
+        return self.sql.format(where=where), values
 
     def _condition(self, name: str, count: int) -> str:
         own = (self.extra or {}).get(name)
-        if own is not None:
-            if own.count("?") != count:
-                message = f"filter {name!r} of {self.name} takes one value"
-                raise QueryRefused(message)
-            return own
-        marks = ", ".join("?" * count)
-        return f"{EQUALS[name]} IN ({marks})" if count > 1 else f"{EQUALS[name]} = ?"
+        if own is None:
+            return FILTERS[name].condition(count)
+        if own.count("?") != count:
+            message = f"filter {name!r} of {self.name} takes one value"
+            raise QueryRefused(message)
+        return own
+
+
+def _sliced(whole: Answer, limit: int | None, after: str | None) -> Answer:
+    """A page of a computed answer, whose token is a row number."""
+    if limit is None and after is None:
+        return whole
+    first = 0 if after is None else int(paging.values_of(after)[0])
+    table = whole.table.slice(first, limit)
+    end = first + table.num_rows
+    more = paging.token([end]) if end < whole.table.num_rows else None
+    return Answer(table, whole.total, more)
+
+
+def _cut(table: Any, width: int, total: int, *, full: bool) -> Answer:
+    """Take the order key off, and make the next page's token of the last row's."""
+    if not full or not table.num_rows:
+        return Answer(table.select(range(width)), total)
+    last = table.slice(table.num_rows - 1).to_pylist()[0]
+    key = [value for name, value in last.items() if name not in table.column_names[:width]]
+    return Answer(table.select(range(width)), total, paging.token(key))
 
 
 def table_of(name: str, rows: Sequence[Sequence[Any]]) -> Any:
@@ -129,7 +146,7 @@ def table_of(name: str, rows: Sequence[Sequence[Any]]) -> Any:
     )
 
 
-def _run(cursor: duckdb.DuckDBPyConnection, statement: str, values: list[str]) -> Any:
+def _run(cursor: duckdb.DuckDBPyConnection, statement: str, values: list[Any]) -> Any:
     return cursor.sql(statement, params=values).to_arrow_table()
 
 
@@ -141,3 +158,8 @@ def _limit(filters: Filters) -> int | None:
         return int(given[0])
     message = f"limit is {given[0]!r}, expected a whole number"
     raise QueryRefused(message)
+
+
+def _after(filters: Filters) -> str | None:
+    given = filters.get(AFTER)
+    return given[-1] if given else None

@@ -7,43 +7,50 @@ from heddle.collector.queries.query import Query
 RUNS = Query(
     name="runs",
     meaning="Every run that sent anything; latest first.",
-    filters=("run",),
+    filters=("run", "since", "until"),
     sql=(
-        "SELECT run_id, count(DISTINCT rollout_id) AS rollouts,"
-        " count(DISTINCT trajectory_id) AS trajectories, min(start_ns) AS first_ns,"
-        " max(greatest(start_ns, end_ns)) AS last_ns FROM everything {where} GROUP BY run_id"
+        "SELECT * FROM (SELECT r.run_id, r.first_ns AS start_ns, r.first_ns, r.last_ns,"
+        " coalesce(o.rollouts, 0) AS rollouts, coalesce(t.trajectories, 0) AS trajectories"
+        " FROM rolled_runs r"
+        " LEFT JOIN (SELECT run_id, count(*) AS rollouts FROM rollouts GROUP BY run_id) o"
+        " USING (run_id)"
+        " LEFT JOIN (SELECT run_id, count(DISTINCT trajectory_id) AS trajectories"
+        " FROM rolled_trajectories GROUP BY run_id) t USING (run_id)) {where}"
     ),
     order="last_ns DESC, run_id",
 )
 ROLLOUTS = Query(
     name="rollouts",
     meaning="Rollouts with their totals; newest first.",
-    filters=("run", "rollout", "state"),
+    filters=("run", "rollout", "state", "policy", "since", "until"),
     sql="SELECT * FROM rollouts {where}",
     order="start_ns DESC, run_id, rollout_id",
 )
 WORKERS = Query(
     name="workers",
     meaning="Which worker, of which degree, served a rollout when.",
-    filters=("run", "rollout", "worker", "state"),
+    filters=("run", "rollout", "worker", "state", "policy", "since", "until"),
     sql="SELECT * FROM workers {where}",
-    order="start_ns, worker_id",
+    order="start_ns, worker_id, run_id, rollout_id, end_ns",
 )
 SWITCHES = Query(
     name="switches",
     meaning="Who switched which policy, from what to what, and why; latest first.",
-    filters=("run",),
+    filters=("run", "since", "until"),
     sql=(
-        "SELECT run_id, start_ns AS at_ns, switch_choice AS choice, switch_before AS before,"
-        " switch_after AS after, switch_who AS who, switch_why AS why"
+        "SELECT run_id, span_id, start_ns AS at_ns, switch_choice AS choice,"
+        " switch_before AS before, switch_after AS after, switch_who AS who, switch_why AS why"
         " FROM (SELECT * FROM spans WHERE op = 'heddle.switch') {where}"
     ),
-    order="at_ns DESC, choice",
+    order="at_ns DESC, choice, span_id",
 )
 PLANS = Query(
     name="plans",
     meaning="What the core decided for a rollout and what it expected; latest first.",
-    filters=("run", "rollout"),
-    sql=("SELECT *, start_ns AS at_ns FROM (SELECT * FROM spans WHERE op = 'heddle.plan') {where}"),
-    order="at_ns DESC",
+    filters=("run", "rollout", "policy", "since", "until"),
+    sql=(
+        "SELECT *, start_ns AS at_ns FROM"
+        " (SELECT * FROM everything WHERE op = 'heddle.plan' AND end_ns IS NOT NULL) {where}"
+    ),
+    order="at_ns DESC, run_id, span_id",
 )

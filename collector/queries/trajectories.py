@@ -5,50 +5,51 @@ from __future__ import annotations
 from heddle.collector.queries.query import Query
 
 _WHOSE = ("run", "rollout", "group", "trajectory")
+_WHEN = ("policy", "since", "until")
 _METRICS = ("output_tokens", "steps", "duration_s", "tool_s")
 
 TRAJECTORIES = Query(
     name="trajectories",
     meaning="One row per trajectory of a rollout, running ones with what is finished so far.",
-    filters=(*_WHOSE, "worker", "task", "state", "outcome"),
+    filters=(*_WHOSE, "worker", "task", "state", "outcome", *_WHEN),
     sql="SELECT * FROM trajectories {where}",
-    order="start_ns, run_id, trajectory_id",
+    order="start_ns, run_id, trajectory_id, rollout_id",
 )
 STEPS = Query(
     name="steps",
     meaning="One row per LLM call, running ones from their start marker.",
-    filters=(*_WHOSE, "worker", "task", "state", "step"),
+    filters=(*_WHOSE, "worker", "task", "state", "step", *_WHEN),
     sql="SELECT * FROM steps {where}",
-    order="start_ns, trajectory_id, step_index",
+    order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
 TOOL_CALLS = Query(
     name="tool_calls",
     meaning="One row per tool call; inferred ones only where the client reports none.",
-    filters=(*_WHOSE, "state", "step", "tool"),
+    filters=(*_WHOSE, "task", "state", "step", "tool", *_WHEN),
     sql="SELECT * FROM tool_calls {where}",
-    order="start_ns, trajectory_id, step_index",
+    order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
 MOVES = Query(
     name="moves",
     meaning="Trajectories that changed worker, and what it cost.",
-    filters=("run", "rollout", "trajectory", "state"),
+    filters=("run", "rollout", "trajectory", "state", *_WHEN),
     sql="SELECT * FROM moves {where}",
-    order="start_ns, trajectory_id",
+    order="start_ns, trajectory_id, trace_id, span_id",
 )
 SPANS = Query(
     name="spans",
     meaning="Spans as they were sent, with every attribute.",
-    filters=(*_WHOSE, "worker", "op", "trace"),
+    filters=(*_WHOSE, "worker", "op", "trace", "since", "until"),
     sql=(
         "SELECT * REPLACE (attrs::JSON::VARCHAR AS attrs) FROM (SELECT * FROM everything {where})"
     ),
-    order="start_ns, end_ns, span_id",
+    order="start_ns, end_ns, trace_id, span_id",
     needs=("trajectory", "rollout", "trace"),
 )
 HISTORY = Query(
     name="history",
     meaning="What finished, untruncated trajectories of each group took, for predictors.",
-    filters=("run", "rollout", "task", "group", "before_rollout"),
+    filters=("run", "rollout", "task", "group", "before_rollout", *_WHEN),
     sql=(
         "SELECT run_id, task, group_id, count(*) AS trajectories,"
         " avg(ln(output_tokens)) AS mean_log_tokens,"
@@ -71,7 +72,7 @@ HISTORY = Query(
 TAIL = Query(
     name="tail",
     meaning="How long the longest finished trajectories are compared with the middle one.",
-    filters=(*_WHOSE, "task"),
+    filters=(*_WHOSE, "task", *_WHEN),
     sql=(
         "WITH t AS (SELECT * FROM (SELECT * FROM trajectories {where}) WHERE state = 'finished'),"
         " m AS ("

@@ -1,0 +1,102 @@
+"""How does a reader's own SELECT run without harming the collector?
+
+In a read-only transaction on a cursor of its own, interrupted at the time limit, cut at a number of
+rows and of bytes; the answer says when it was cut.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from heddle.collector.errors import QueryRefused
+from heddle.collector.sql_guard import checked
+
+BATCH_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one SELECT may take."""
+
+    seconds: float = 10.0
+    rows: int = 1_000_000
+    size_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The rows, and the sentence that says so when there are more."""
+
+    table: Any
+    truncated: str = ""
+
+
+def select(cursor: duckdb.DuckDBPyConnection, text: str, limits: Limits) -> Selected:
+    """Run one SELECT; QueryRefused when it may not, cannot, or takes too long."""
+    statement = checked(cursor, text)
+    try:
+        with _bounded(cursor, limits.seconds):
+            return _read(cursor, statement, limits)
+    except duckdb.InterruptException as error:
+        message = f"the query took longer than {limits.seconds:g} s and was interrupted"
+        raise QueryRefused(message) from error
+    except duckdb.Error as error:
+        message = f"the query failed: {str(error).splitlines()[0]}"
+        raise QueryRefused(message) from error
+
+
+@contextmanager
+def _bounded(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Generator[None, None, None]:
+    timer = threading.Timer(seconds, cursor.interrupt)
+    timer.daemon = True
+    cursor.execute("BEGIN TRANSACTION READ ONLY")
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        cursor.rollback()
+
+
+def _read(cursor: duckdb.DuckDBPyConnection, statement: str, limits: Limits) -> Selected:
+    # Other programs know no VARIANT; JSON text they do.
+    rows = cursor.sql(_readable(cursor, statement))
+    with rows.to_arrow_reader(BATCH_ROWS) as reader:
+        return _gathered(reader, limits)
+
+
+def _readable(cursor: duckdb.DuckDBPyConnection, statement: str) -> str:
+    described = cursor.execute(f"DESCRIBE {statement}").fetchall()
+    variants = [str(row[0]) for row in described if row[1] == "VARIANT"]
+    if not variants:
+        return statement
+    quoted = [name.replace('"', '""') for name in variants]
+    casts = ", ".join(f'CAST(CAST("{n}" AS JSON) AS VARCHAR) AS "{n}"' for n in quoted)
+    return f"SELECT * REPLACE ({casts}) FROM ({statement})"
+
+
+def _gathered(reader: Any, limits: Limits) -> Selected:
+    batches: list[Any] = []
+    rows = size_bytes = 0
+    for batch in reader:
+        if rows + batch.num_rows > limits.rows:
+            batches.append(batch.slice(0, limits.rows - rows))
+            return _cut(batches, reader.schema, f"{limits.rows:,} rows")
+        batches.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if size_bytes > limits.size_bytes:
+            return _cut(batches, reader.schema, f"{limits.size_bytes:,} bytes")
+    return Selected(pa.Table.from_batches(batches, schema=reader.schema))
+
+
+def _cut(batches: list[Any], schema: Any, bound: str) -> Selected:
+    table = pa.Table.from_batches(batches, schema=schema)
+    said = f"only the first {table.num_rows:,} rows are here: the limit is {bound}"
+    return Selected(table, said)

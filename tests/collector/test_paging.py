@@ -1,0 +1,164 @@
+"""Lists in pages: nothing skipped or repeated, N of M said, every filter does what it says."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from heddle.collector import otlp
+from heddle.collector.errors import QueryRefused
+from heddle.collector.queries import paging
+from heddle.collector.queries.catalog import QUERIES
+from heddle.collector.queries.filters import instant
+from heddle.collector.store import Store
+
+
+def span(number: int, start_ns: int, end_ns: int, **attributes):
+    keys = {
+        "run_id": "heddle.run.id",
+        "rollout_id": "heddle.rollout.id",
+        "trajectory_id": "gen_ai.conversation.id",
+        "op": "gen_ai.operation.name",
+        "worker_id": "heddle.worker.id",
+        "policies": "heddle.policies",
+        "preset": "heddle.preset",
+        "outcome": "heddle.outcome",
+    }
+    pairs = [
+        {"key": keys.get(name, name), "value": {"stringValue": value}}
+        for name, value in attributes.items()
+    ]
+    return {
+        "traceId": f"{number + 1:032x}",
+        "spanId": f"{number + 1:016x}",
+        "name": attributes.get("op", "s"),
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(end_ns),
+        "attributes": pairs,
+    }
+
+
+def put(store: Store, spans) -> None:
+    import orjson
+
+    body = orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]})
+    store.append(otlp.decode(body, otlp.JSON).table, 1).result(30)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    made = Store(tmp_path_factory.mktemp("paging") / "h.duckdb")
+    whose = {"run_id": "run", "rollout_id": "a"}
+    # 60 steps, ten at each start: pages must break inside a start.
+    steps = [
+        span(n, 100 + n // 10, 200, op="chat", trajectory_id=f"t{n % 7}", worker_id="w0", **whose)
+        for n in range(60)
+    ]
+    other = {"run_id": "run", "rollout_id": "b", "policies": "order=fcfs,placement=sticky"}
+    ends = [
+        span(900, 1, 300, op="heddle.rollout", preset="heddle", **whose),
+        span(901, 400, 500, op="heddle.rollout", **other),
+        span(902, 400, 0, op="invoke_agent", trajectory_id="late", outcome="failed", **other),
+    ]
+    put(made, [*steps, *ends])
+    yield made
+    made.close()
+
+
+def ask(store, name, **filters) -> tuple[pl.DataFrame, int, str | None]:
+    given = {
+        key: value if isinstance(value, list) else [str(value)] for key, value in filters.items()
+    }
+    with store.reading() as cursor:
+        answer = QUERIES[name].answer(cursor, given)
+    return pl.DataFrame(answer.table), answer.total, answer.next
+
+
+@pytest.mark.parametrize("limit", [1, 7, 10, 59, 60, 61])
+def test_pages_together_are_the_whole_list_in_order(store, limit):
+    whole, total, _ = ask(store, "steps")
+    pages, after = [], None
+    while True:
+        more = {"after": after} if after else {}
+        page, said, after = ask(store, "steps", limit=limit, **more)
+        assert said == total == 60
+        pages.append(page)
+        if after is None:
+            break
+    assert pl.concat(pages).equals(whole)
+
+
+def test_rows_that_arrive_between_pages_are_neither_skipped_nor_repeated(tmp_path):
+    store = Store(tmp_path / "h.duckdb")
+    put(store, [span(n, 100 + n, 900, op="chat", trajectory_id="t") for n in range(10)])
+    first, _, after = ask(store, "steps", limit=5)
+    put(store, [span(50, 50, 900, op="chat", trajectory_id="t")])
+    rest, total, _ = ask(store, "steps", limit=50, after=after)
+    store.close()
+    assert [*first["start_ns"], *rest["start_ns"]] == list(range(100, 110))
+    assert total == 11
+
+
+def test_a_null_in_the_order_key_comes_last_and_is_passed_once(store):
+    seen, after = [], None
+    for _ in range(4):
+        more = {"after": after} if after else {}
+        page, total, after = ask(store, "spans", rollout=["b"], limit=1, **more)
+        seen += page["span_id"].to_list()
+        if after is None:
+            break
+    assert len(seen) == len(set(seen)) == total == 2
+
+
+@pytest.mark.parametrize("after", ["x", "bnVsbA", paging.token([1])])
+def test_a_token_of_nowhere_is_refused(store, after):
+    with pytest.raises(QueryRefused, match="after is"):
+        ask(store, "steps", limit=1, after=after)
+
+
+@pytest.mark.parametrize(
+    ("name", "filters", "rows"),
+    [
+        ("trajectories", {"policy": "heddle"}, 7),
+        ("trajectories", {"policy": "order=fcfs"}, 1),
+        ("trajectories", {"policy": ["heddle", "order=fcfs"]}, 8),
+        ("trajectories", {"outcome": "failed"}, 1),
+        ("trajectories", {"state": "abandoned"}, 1),
+        ("steps", {"since": 103}, 30),
+        ("steps", {"until": 103}, 30),
+        ("steps", {"since": 103, "until": 104}, 10),
+        ("steps", {"worker": "w0", "trajectory": "t3"}, 9),
+        ("rollouts", {"policy": "placement=sticky"}, 1),
+        ("rollouts", {"since": "1970-01-01T00:00:00Z"}, 2),
+        ("runs", {"run": "run"}, 1),
+        ("tail", {"policy": "heddle"}, 4),
+    ],
+)
+def test_filters_choose_exactly(store, name, filters, rows):
+    assert ask(store, name, **filters)[0].height == rows
+
+
+def test_every_order_names_a_row_by_columns_the_query_has(store):
+    for query in QUERIES.values():
+        if query.compute is None:
+            needed = {"trajectory": ["t1"]} if query.needs else {}
+            with store.reading() as cursor:
+                assert query.answer(cursor, {**needed, "limit": ["2"]}).table.num_rows <= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("17", 17),
+        ("1970-01-01T00:00:01Z", 1_000_000_000),
+        ("1970-01-01T01:00:00.000001+01:00", 1_000),
+        ("1970-01-02", 86_400_000_000_000),
+    ],
+)
+def test_a_time_is_nanoseconds_or_iso(text, ns):
+    assert instant(text) == ns
+
+
+def test_what_is_no_time_is_said(store):
+    with pytest.raises(QueryRefused, match="'noon' is no time"):
+        ask(store, "steps", since="noon")
