@@ -52,10 +52,12 @@ def kv_full(case: Case) -> Finding | None:
         return None
     worst = next(iter(s.retractions), None)
     where = f", most on worker {worst}" if worst else ""
-    title = (
-        f"KV is full: engines took requests back {retracted:,} times in {s.steps:,} steps{where}, "
-        f"and {again:.0%} of all prefilled tokens had been evicted before"
-    )
+    told = [f"{again:.0%} of all prefilled tokens had been there before and were evicted"]
+    if retracted:
+        told.insert(
+            0, f"engines took requests back {retracted:,} times in {s.steps:,} steps{where}"
+        )
+    title = f"KV is full: {', and '.join(told)}"
     shares = case.part_shares()
     lost = shares.get("recompute", 0.0) + shares.get("queued", 0.0)
     knob = "KV size (mem_fraction_static, a higher degree), admission hold-kv, max_running_requests"

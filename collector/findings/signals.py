@@ -105,7 +105,7 @@ def signals(
         incomplete=len(missing),
         dropped=dropped,
         timeouts=_timeouts(steps),
-        retractions=_sums(steps, "retractions"),
+        retractions=_sums(_outside_syncs(steps, fleet), "retractions"),
         prefilled_tokens=cache.prefilled,
         moved_steps=cache.moved_steps,
         moved_tokens=cache.moved,
@@ -137,6 +137,18 @@ def _missing(steps: pl.DataFrame) -> dict[str, int]:
 def _timeouts(steps: pl.DataFrame) -> int:
     said = pl.col("error_type").str.to_lowercase().str.contains("time.?out")
     return steps.filter(said).height
+
+
+def _outside_syncs(steps: pl.DataFrame, fleet: pl.DataFrame | None) -> pl.DataFrame:
+    """Steps that no weight sync touched: a pause takes requests back too, with KV to spare."""
+    if fleet is None or fleet.is_empty():
+        return steps
+    rows = fleet.filter(pl.col("op") == c.WEIGHT_SYNC).select("start_ns", "end_ns").unique()
+    for start_ns, end_ns in rows.iter_rows():
+        last_ns = pl.lit(end_ns, pl.Int64)
+        outside = (pl.col("end_ns") <= start_ns) | (pl.col("start_ns") >= last_ns)
+        steps = steps.filter(outside.fill_null(value=False))
+    return steps
 
 
 def _sums(steps: pl.DataFrame, column: str) -> dict[str, int]:
