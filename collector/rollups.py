@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -76,6 +77,12 @@ class Rollups:
                 seen = self._commits
                 self._roll()
                 self._rolled = seen
+
+    @contextmanager
+    def paused(self) -> Generator[None, None, None]:
+        """Nobody else writes to the tables of sums within the block."""
+        with self._lock:
+            yield
 
     def close(self) -> None:
         """Close the cursor."""

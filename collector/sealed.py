@@ -7,22 +7,28 @@ collector put into the same data set are not listed here: it answers for them.
 
 from __future__ import annotations
 
-from typing import Final
+import uuid
+from typing import Any, Final
+from urllib.parse import quote
 
 import duckdb
+import fsspec
 
-_TABLE: Final = """
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS sealed_files (
     run_id VARCHAR, rollout_id VARCHAR, url VARCHAR, columns VARCHAR, rows BIGINT, bytes BIGINT,
     checksum VARCHAR, first_ns BIGINT, last_ns BIGINT, received_ns BIGINT, sealed_ns BIGINT
-)
+);
+CREATE TABLE IF NOT EXISTS sealed_by (id VARCHAR);
 """
 _EMPTY: Final = "SELECT * FROM spans WHERE false"
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the table and the view."""
-    connection.execute(_TABLE)
+    """Make the tables and the view."""
+    connection.execute(_TABLES)
+    if not connection.execute("SELECT id FROM sealed_by").fetchall():
+        connection.execute("INSERT INTO sealed_by VALUES (?)", [uuid.uuid4().hex[:12]])
     publish(connection)
 
 
@@ -32,22 +38,65 @@ def publish(connection: duckdb.DuckDBPyConnection) -> None:
     groups = connection.execute(
         "SELECT columns, list(url ORDER BY url) FROM sealed_files GROUP BY columns ORDER BY columns"
     ).fetchall()
-    parts = [_EMPTY, *(_reading(urls) for _, urls in groups)]
+    parts = [_EMPTY, *(f"SELECT * FROM {reading(urls)}" for _, urls in groups)]
     connection.execute(f"CREATE OR REPLACE VIEW sealed AS {' UNION ALL BY NAME '.join(parts)}")
 
 
-def _reading(urls: list[str]) -> str:
-    listed = ", ".join("'" + url.replace("'", "''") + "'" for url in urls)
+def reading(urls: list[str]) -> str:
+    """A FROM clause for these files: the columns of `spans`."""
+    listed = ", ".join(literal(url) for url in urls)
     return (
-        "SELECT * REPLACE (attrs::JSON::VARIANT AS attrs) FROM"
-        f" read_parquet([{listed}], hive_partitioning = true, hive_types_autocast = false)"
+        "(SELECT * REPLACE (attrs::JSON::VARIANT AS attrs) FROM"
+        f" read_parquet([{listed}], hive_partitioning = true, hive_types_autocast = false))"
     )
 
 
-def lock_down(connection: duckdb.DuckDBPyConnection, directory: str) -> None:
-    """From here on no statement reaches a file outside *directory*, nor a setting."""
-    quoted = directory.rstrip("/").replace("'", "''") + "/"
-    connection.execute(
-        f"SET allowed_directories = ['{quoted}']; SET enable_external_access = false;"
-        "SET lock_configuration = true"
-    )
+def literal(text: str) -> str:
+    """A SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Place:
+    """The root of the data set: a folder, or any fsspec URL."""
+
+    def __init__(self, url: str) -> None:
+        found = fsspec.core.url_to_fs(url)
+        self.files: Any = found[0]
+        self.root = str(found[1]).rstrip("/")
+        self.is_local = self.files.protocol in ("file", ("file", "local"))
+        protocol = self.files.protocol
+        first = protocol if isinstance(protocol, str) else protocol[0]
+        self._prefix = "" if self.is_local else f"{first}://"
+
+    def path(self, run: str, rollout: str, name: str) -> str:
+        """Where a file of that rollout goes, as the file system names it."""
+        parts = f"run_id={quote(run, safe='')}/rollout_id={quote(rollout, safe='')}"
+        return f"{self.root}/spans/{parts}/{name}"
+
+    def url(self, path: str) -> str:
+        """As DuckDB names it."""
+        return self._prefix + path
+
+    def path_of(self, url: str) -> str:
+        """Back from DuckDB's name."""
+        return url.removeprefix(self._prefix)
+
+    def remove(self, url: str) -> None:
+        """Delete a file, and its folders once they are empty."""
+        path = self.path_of(url)
+        if self.files.exists(path):
+            self.files.rm_file(path)
+        folder = path.rpartition("/")[0]
+        while folder.startswith(f"{self.root}/spans/") and not self.files.ls(folder):
+            self.files.rmdir(folder)
+            folder = folder.rpartition("/")[0]
+
+    def lock_down(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """From here on no statement reaches a file outside this place, nor a setting."""
+        if not self.is_local:
+            connection.register_filesystem(self.files)
+        allowed = literal(self.url(self.root) + "/")
+        connection.execute(
+            f"SET allowed_directories = [{allowed}]; SET enable_external_access = false;"
+            "SET lock_configuration = true"
+        )

@@ -20,11 +20,11 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from heddle.collector.columns import SCHEMA
+from heddle.collector.columns import SCHEMA, Flood, Rows
 from heddle.collector.commit import Committer
 from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable, Unstorable
 from heddle.collector.rollups import Rollups
-from heddle.collector.sealed import lock_down
+from heddle.collector.sealed import Place
 from heddle.collector.store_file import open_file
 
 FILE_NAME: Final = "heddle.duckdb"
@@ -38,9 +38,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Item:
-    """One request waiting for the disk; no table asks only whether writing works."""
+    """One request waiting for the disk; no spans ask only whether writing works."""
 
-    table: Any
+    spans: Any
     size_bytes: int
     done: Future[int] = field(default_factory=Future[int])
 
@@ -65,8 +65,9 @@ class Store:
         self.stored = self.duplicates = self.failures = 0
         self._window_s = window_s
         self._connection = opened.connection
-        self.sealed_url = sealed_url or str(path.parent.absolute() / "sealed")
-        lock_down(opened.connection, self.sealed_url)
+        self.place = Place(sealed_url or str(path.parent.absolute() / "sealed"))
+        self.place.lock_down(opened.connection)
+        self.turn = threading.Lock()
         self._committer = Committer(opened.connection.cursor())
         self.rollups = Rollups(opened.connection.cursor())
         # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.
@@ -78,8 +79,8 @@ class Store:
         self._thread = threading.Thread(target=self._run, name="heddle-writer", daemon=True)
         self._thread.start()
 
-    def append(self, table: Any, size_bytes: int) -> Future[int]:
-        """Queue a table of columns.SCHEMA; the future is done once it is durable.
+    def append(self, spans: Any, size_bytes: int) -> Future[int]:
+        """Queue Rows or a table of columns.SCHEMA; the future is done once they are durable.
 
         Overloaded when the bytes would pass the bound; a request alone is always taken.
         """
@@ -91,7 +92,7 @@ class Store:
             if waiting and waiting + size_bytes > self.bound_bytes:
                 raise Overloaded(waiting, self.bound_bytes)
             self.waiting_bytes = waiting + size_bytes
-            item = _Item(table, size_bytes)
+            item = _Item(spans, size_bytes)
             # A sender that hangs up must not cancel what the writer is about to answer.
             item.done.set_running_or_notify_cancel()
             self._queue.put(item)
@@ -162,12 +163,14 @@ class Store:
             self._fail(items[0], error)
 
     def _store(self, items: list[_Item]) -> None:
-        tables = [item.table for item in items if item.table is not None]
-        together = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-        stored = self._committer.commit(together, heartbeat=len(tables) < len(items))
+        asked = [item.spans for item in items if item.spans is not None]
+        table, floods = _together(asked)
+        # Sealing, retention and deletion take turns with the writer where rows go.
+        with self.turn:
+            stored = self._committer.commit(table, floods, heartbeat=len(asked) < len(items))
         self.rollups.changed()
         self.stored += stored
-        self.duplicates += together.num_rows - stored
+        self.duplicates += table.num_rows + len(floods) - stored
         for item in items:
             self._release(item)
             item.done.set_result(_rows(item))
@@ -187,5 +190,14 @@ class Store:
             self.waiting_bytes -= item.size_bytes
 
 
+def _together(asked: list[Any]) -> tuple[Any, list[Flood]]:
+    rows = Rows(0)
+    for spans in asked:
+        if isinstance(spans, Rows):
+            rows.take(spans)
+    tables = [spans for spans in asked if not isinstance(spans, Rows)]
+    return pa.concat_tables([rows.table(), *tables]), rows.floods
+
+
 def _rows(item: _Item) -> int:
-    return 0 if item.table is None else item.table.num_rows
+    return 0 if item.spans is None else len(item.spans)
