@@ -84,6 +84,16 @@ class ControllerClient:
         said = {"run": run, "reward": reward, "outcome": outcome, "truncated": truncated}
         return bool(self._post(f"/trajectories/{trajectory}/finish", said)["known"])
 
+    def acquire(self, asked: wire.Acquire) -> wire.Acquired:
+        """Where a step goes; not granted: it is held, ask again for the same step."""
+        said = asked.model_dump(exclude_none=True)
+        return wire.Acquired.model_validate(self._post("/acquire", said))
+
+    def release(self, asked: wire.Release) -> bool:
+        """How an acquired step went; whether it was known."""
+        said = asked.model_dump(exclude_none=True)
+        return wire.Released.model_validate(self._post("/release", said)).known
+
     def trajectories(self, run: str | None = None) -> list[wire.TrajectoryState]:
         """The live ones."""
         found = self._get("/trajectories", run=run)

@@ -109,6 +109,18 @@ async def finish(
     return {"known": loop.spans.finished(asked.run, trajectory, said) or live}
 
 
+@router.post("/acquire", response_model=wire.Acquired)
+async def acquire(request: Request, asked: wire.Acquire) -> Any:
+    """Where a step goes whose bytes do not pass here; waits until the deadline."""
+    return await _up(request).acquired.acquire(asked)
+
+
+@router.post("/release", response_model=wire.Released)
+async def release(request: Request, asked: wire.Release) -> Any:
+    """How an acquired step went."""
+    return await _up(request).acquired.release(asked)
+
+
 @router.get("/trajectories", response_model=list[wire.TrajectoryState])
 async def trajectories(request: Request, run: str | None = None) -> Any:
     """The live ones."""

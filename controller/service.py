@@ -21,7 +21,9 @@ from heddle.controller.clock import Clock
 from heddle.controller.control import control_app
 from heddle.controller.core.types import CoreError
 from heddle.controller.dataplane import asgi
+from heddle.controller.dataplane.acquire import Acquired
 from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
+from heddle.controller.dataplane.direct import ACQUIRE, RELEASE, Direct
 from heddle.controller.dataplane.proxy import Proxy, serves
 from heddle.controller.dataplane.spans import Spans, StepSpans
 from heddle.controller.errors import ControllerError
@@ -113,6 +115,8 @@ class Controller:
         self.launcher = _launcher(config)
         self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
         self.proxy = Proxy(self.loop, frozenset({token}))
+        self.acquired = Acquired(self.loop)
+        self.direct = Direct(self.acquired)
         open_rollouts = self.loop.open_rollout
         self.counters = CounterPoller(self.fleet, config.clock, spans, lambda: open_rollouts)
 
@@ -131,6 +135,7 @@ class Controller:
         """End windows, answer who waits, stop what was launched."""
         await self.counters.close()
         self.rollouts.close()
+        self.acquired.close()
         await self.loop.close()
         await self.launcher.stop()
         await self.session.close()
@@ -173,6 +178,9 @@ class App:
                 await self.up.proxy(scope, receive, send)
                 return
             self._guard.check_change(scope["method"], scope["path"], headers)
+            if scope["method"] == "POST" and scope["path"] in (ACQUIRE, RELEASE):
+                await self.up.direct(scope, receive, send)
+                return
         except Refused as error:
             await asgi.fail(send, error.status, str(error))
             return

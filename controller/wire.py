@@ -84,6 +84,40 @@ class WorkerIn(Wire):
         return url
 
 
+class Acquire(Wire):
+    """Ask where a step should go; its bytes then go there directly."""
+
+    run: str = Field(default="default", min_length=1, max_length=512)
+    trajectory: str = Field(min_length=1, max_length=512)
+    step: int | None = Field(default=None, ge=0, lt=10**9)
+    rollout: str | None = Field(default=None, max_length=512)
+    group: str | None = Field(default=None, max_length=512)
+    sample: int | None = Field(default=None, ge=0, lt=10**9)
+    task: str | None = Field(default=None, max_length=512)
+    model: str = Field(default="", max_length=512)
+    rid: str | None = Field(default=None, max_length=512)
+    traceparent: str | None = Field(default=None, max_length=128)
+    prompt_tokens: int = Field(default=0, ge=0, lt=2**31)
+    input_ids: list[int] | None = None
+    """Only needed where moves should be able to carry the prefix."""
+    final: bool = False
+    deadline_s: float = Field(default=30.0, ge=0, le=600)
+    """Wall seconds after which an answer comes even if the step is still held."""
+
+
+class Release(Wire):
+    """How an acquired step went; `meta_info` as SGLang's answer had it says all of it."""
+
+    rid: str = Field(min_length=1, max_length=512)
+    input_tokens: int = Field(default=0, ge=0, lt=2**31)
+    output_tokens: int = Field(default=0, ge=0, lt=2**31)
+    cached_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+    output_ids: list[int] | None = None
+    meta_info: dict[str, Any] | None = None
+    error: str | None = Field(default=None, max_length=512)
+    final: bool = False
+
+
 class PredictorChoice(Wire):
     """Which predictor version to serve; `force` overrides the gate's refusal and is noted."""
 
@@ -98,6 +132,28 @@ class Rollback(Wire):
 
     who: str = "unknown"
     why: str = ""
+
+
+class Acquired(BaseModel):
+    """Where the step goes; not granted: it is still held, ask again for the same step."""
+
+    granted: bool
+    trajectory: str
+    step: int
+    held_s: float
+    worker: str | None = None
+    url: str | None = None
+    rid: str | None = None
+    priority: int | None = None
+    decision: str = ""
+    because: str = ""
+    traceparent: str | None = None
+
+
+class Released(BaseModel):
+    """Whether the rid was one that is acquired."""
+
+    known: bool
 
 
 class RolloutReply(BaseModel):

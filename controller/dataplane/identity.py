@@ -83,7 +83,7 @@ def resolve(request: Request) -> Whose:
         task=headers.get("x-heddle-task"),
         step=said if said is not None else step,
         final=headers.get("x-heddle-final", "").lower() in {"1", "true"},
-        trace=_trace(headers.get("traceparent")),
+        trace=parse_trace(headers.get("traceparent")),
     )
 
 
@@ -142,7 +142,8 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _trace(header: str | None) -> tuple[str, str] | None:
+def parse_trace(header: str | None) -> tuple[str, str] | None:
+    """Trace id and span id of a `traceparent`; None when it is none."""
     found = _TRACEPARENT.match((header or "").strip().lower())
     if not found or set(found[1]) == {"0"} or set(found[2]) == {"0"}:
         return None

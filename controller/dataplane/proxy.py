@@ -10,82 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.asgi import Receive, Scope, Send
+from heddle.controller.dataplane.exchange import CHAT, COMPLETIONS, GENERATE, Exchange, said_of
 from heddle.controller.dataplane.identity import Request, resolve, strip_prefix
-from heddle.controller.dataplane.spans import step_traceparent
-from heddle.controller.dataplane.splice import MAX_BODY_BYTES, Body, split
+from heddle.controller.dataplane.resume import Received
+from heddle.controller.dataplane.splice import MAX_BODY_BYTES, split
 from heddle.controller.dataplane.sse import Watch
 from heddle.controller.dataplane.usage import Usage, of_generate, of_openai
-from heddle.controller.errors import ControllerError, EngineError, EngineLost, NoWorker
+from heddle.controller.errors import ControllerError, EngineError, NoWorker
 from heddle.controller.fleet.engine import Stream
 from heddle.controller.live import Call, Grant, Step
 from heddle.controller.loop import NOBODY, Loop
 
-GENERATE: Final = "/generate"
-CHAT: Final = "/v1/chat/completions"
-STEPS: Final = frozenset({GENERATE, CHAT, "/v1/completions"})
+STEPS: Final = frozenset({GENERATE, CHAT, COMPLETIONS})
 PATHS: Final = STEPS | {"/v1/models", "/abort_request"}
 ATTEMPTS: Final = 3
 """Engines one step may lose before its client is told."""
-_KEPT_BACK: Final = frozenset(
-    {
-        "host", "content-length", "connection", "keep-alive", "transfer-encoding", "upgrade", "te",
-        "trailer", "proxy-authorization", "proxy-connection", "accept-encoding", "traceparent",
-        "expect", "origin", "referer", "cookie",
-    }
-)  # fmt: skip
 
 
 def serves(path: str) -> bool:
     """Whether this path belongs to the data plane."""
     return strip_prefix(path) in PATHS
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request: what came in, and whether any of the answer has gone out."""
-
-    path: str
-    headers: dict[str, str]
-    body: Body
-    send: Send
-    began: bool = False
-    """Whether the head of the answer is out."""
-    ended: bool = False
-    """Whether its last byte is: a server then reports the client as gone."""
-
-    @property
-    def streams(self) -> bool:
-        """Whether the client asked for a stream."""
-        return self.body.head.get("stream") is True
-
-    @property
-    def swallows_usage(self) -> bool:
-        """Whether the usage chunk is asked for on the client's behalf."""
-        options = self.body.head.get("stream_options")
-        asked = isinstance(options, Mapping) and options.get("include_usage")
-        return self.streams and self.path != GENERATE and not asked
-
-    @property
-    def strips_meta(self) -> bool:
-        """Whether meta_info is asked for on the client's behalf."""
-        wanted = self.body.head.get("return_meta_info")
-        return self.path == CHAT and not self.streams and not wanted
-
-    @property
-    def is_batch(self) -> bool:
-        """Several requests in one body: a single rid would be wrong."""
-        head = self.body.head
-        nested = isinstance(head.get("text"), list) or isinstance(head.get("input_ids"), list)
-        sampling = head.get("sampling_params")
-        many = isinstance(sampling, Mapping) and (sampling.get("n") or 1) != 1
-        return nested or many or isinstance(sampling, list)
 
 
 class Proxy:
@@ -148,26 +98,33 @@ class Proxy:
                 self._loop.drop(step, "client_left")
                 self._stop_on(grant)
                 raise
-            except EngineLost as error:
-                await self._loop.fleet.suspect(grant.worker)
-                if attempt + 1 == ATTEMPTS:
-                    self._loop.drop(step, "engine_lost")
-                    raise
-                if not self._loop.fleet.alive:
-                    self._loop.drop(step, "engine_lost")
-                    message = f"{error}; {NOBODY}"
-                    raise NoWorker(message) from error
-                self._loop.again(step)
             except EngineError as error:
-                self._loop.drop(step, "engine_died")
-                await self._cut_short(exchange, error)
-                return
+                if await self._ends(exchange, step, grant, error, last=attempt + 1 == ATTEMPTS):
+                    return
             except BaseException:
                 self._loop.drop(step, "client_unreachable")
                 raise
             else:
                 self._done(step, usage)
                 return
+
+    async def _ends(
+        self, exchange: Exchange, step: Step, grant: Grant, error: EngineError, *, last: bool
+    ) -> bool:
+        """Back in line for another engine, or the end: raises while the client can be told so."""
+        goes_on = not exchange.began or exchange.received is not None
+        await self._loop.fleet.suspect(grant.worker)
+        if goes_on and not last and self._loop.fleet.alive:
+            self._loop.again(step)
+            return False
+        self._loop.drop(step, "engine_died" if exchange.began else "engine_lost")
+        if exchange.began:
+            await self._cut_short(exchange, error)
+            return True
+        if not self._loop.fleet.alive:
+            message = f"{error}; {NOBODY}"
+            raise NoWorker(message) from error
+        raise error
 
     def _done(self, step: Step, usage: Usage) -> None:
         if usage.error is None:
@@ -176,16 +133,13 @@ class Proxy:
             self._loop.drop(step, usage.error)
 
     async def _forward(self, exchange: Exchange, step: Step, grant: Grant) -> Usage:
-        body = exchange.body.dump(_injected(exchange, step, grant))
-        headers = {k: v for k, v in exchange.headers.items() if _passes(k)}
-        headers["content-type"] = "application/json"
-        headers["traceparent"] = step_traceparent(step)
-        extra = _out(step, grant)
+        body, headers = exchange.for_engine(step, grant)
+        extra = said_of(step, grant)
         if exchange.streams:
             stream = await grant.worker.engine.stream(exchange.path, body, headers)
             return await self._pass_on(exchange, stream, extra, step.released_ns)
         reply = await grant.worker.engine.send(exchange.path, body, headers)
-        usage, content = _read(exchange, reply.body)
+        usage, content = exchange.read(reply.body)
         if reply.status >= 400:
             usage = Usage(error=f"http_{reply.status}")
         exchange.began = exchange.ended = True
@@ -199,30 +153,44 @@ class Proxy:
         extra: list[tuple[bytes, bytes]],
         sent_ns: int,
     ) -> Usage:
-        watch, now_ns = Watch(swallow_usage=exchange.swallows_usage), self._loop.clock.now_ns
-        first_ns: int | None = None
+        before = exchange.received
+        watch = Watch(
+            swallow_usage=exchange.swallows_usage,
+            whole=exchange.can_resume,
+            rewrite=before.rewrite if before else None,
+        )
         try:
-            exchange.began = True
-            await asgi.begin(exchange.send, stream.status, stream.content_type, extra)
-            async for chunk in stream.chunks():
-                passed = watch.feed(chunk)
-                if watch.began and first_ns is None:
-                    first_ns = now_ns()
-                if passed:
-                    await _more(exchange.send, passed)
-            exchange.ended = True
-            await exchange.send({"type": "http.response.body", "body": watch.flush()})
+            first_ns = await self._events(exchange, stream, extra, watch)
+        except EngineError:
+            _remember(exchange, watch)
+            raise
         finally:
             await stream.close()
+        exchange.ended = True
+        await exchange.send({"type": "http.response.body", "body": watch.flush()})
         if stream.status >= 400:
             return Usage(error=f"http_{stream.status}")
         usage = _streamed(exchange, watch)
-        usage.watched(sent_ns, first_ns, now_ns())
+        usage.watched(sent_ns, first_ns, self._loop.clock.now_ns())
         return usage
 
-    async def _cut_short(self, exchange: Exchange, error: EngineError) -> None:
+    async def _events(
+        self, exchange: Exchange, stream: Stream, extra: list[tuple[bytes, bytes]], watch: Watch
+    ) -> int | None:
+        """Pass the bytes on; returns when the first output came by."""
+        first_ns: int | None = None
         if not exchange.began:
-            raise error
+            exchange.began = True
+            await asgi.begin(exchange.send, stream.status, stream.content_type, extra)
+        async for chunk in stream.chunks():
+            passed = watch.feed(chunk)
+            if watch.began and first_ns is None:
+                first_ns = self._loop.clock.now_ns()
+            if passed:
+                await _more(exchange.send, passed)
+        return first_ns
+
+    async def _cut_short(self, exchange: Exchange, error: EngineError) -> None:
         # The head is out: an event that says so, then the end.
         event = b"data: " + orjson.dumps({"error": {"message": str(error)}}) + b"\n\n"
         await exchange.send({"type": "http.response.body", "body": event})
@@ -266,42 +234,15 @@ async def _more(send: Send, chunk: bytes) -> None:
     await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
-def _passes(name: str) -> bool:
-    return name not in _KEPT_BACK and not name.startswith("x-heddle-")
-
-
-def _injected(exchange: Exchange, step: Step, grant: Grant) -> dict[str, Any]:
-    keys: dict[str, Any] = {}
-    if not exchange.is_batch:
-        keys["rid"] = grant.rid
-        if "session_id" not in exchange.body.head and exchange.path != "/v1/completions":
-            keys["session_id"] = step.trajectory.id
-    if grant.priority is not None and "priority" not in exchange.body.head:
-        keys["priority"] = grant.priority
-    if exchange.strips_meta:
-        keys["return_meta_info"] = True
-    if exchange.swallows_usage:
-        options = exchange.body.head.get("stream_options")
-        keys["stream_options"] = {
-            **(options if isinstance(options, Mapping) else {}),
-            "include_usage": True,
-        }
-    return keys
-
-
-def _read(exchange: Exchange, content: bytes) -> tuple[Usage, bytes]:
-    """Usage of a whole answer, and the answer without what was asked on the client's behalf."""
-    try:
-        answer: Any = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return Usage(), content
-    if exchange.path == GENERATE:
-        return of_generate(answer), content
-    usage = of_openai(answer)
-    if not exchange.strips_meta or not isinstance(answer, dict):
-        return usage, content
-    stripped = [c.pop("meta_info", None) for c in answer.get("choices") or []]
-    return usage, orjson.dumps(answer) if any(stripped) else content
+def _remember(exchange: Exchange, watch: Watch) -> None:
+    """What the client has seen of a stream that broke: whole events, where one can go on."""
+    known = exchange.received or Received()
+    last = watch.last()
+    nothing_new = last is None and exchange.received is not None
+    if exchange.can_resume and (nothing_new or known.take(last)):
+        exchange.received = known
+    else:
+        exchange.received = None
 
 
 def _streamed(exchange: Exchange, watch: Watch) -> Usage:
@@ -310,20 +251,3 @@ def _streamed(exchange: Exchange, watch: Watch) -> Usage:
         return of_generate(last)
     found = dict(last) if isinstance(last, Mapping) else {}
     return of_openai({**found, "usage": watch.usage or found.get("usage")})
-
-
-def _out(step: Step, grant: Grant) -> list[tuple[bytes, bytes]]:
-    said = {
-        "x-heddle-worker": grant.worker.id,
-        "x-heddle-trajectory-id": step.trajectory.id,
-        "x-heddle-step": str(step.index),
-        "x-heddle-decision": grant.decision,
-        "x-heddle-queue-ms": f"{step.held_s * 1e3:.3f}",
-        "traceparent": step_traceparent(step),
-    }
-    return [(k.encode(), _safe(v)) for k, v in said.items()]
-
-
-def _safe(value: str) -> bytes:
-    # A trajectory id comes from the client: no line break of it may reach a header.
-    return value.replace("\r", " ").replace("\n", " ").encode("latin-1", "replace")

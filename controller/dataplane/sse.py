@@ -6,6 +6,7 @@ its behalf) is taken out; nothing else is changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -17,11 +18,21 @@ _DATA: Final = b"data:"
 class Watch:
     """Remembers the last JSON event; `swallow_usage` holds back events without choices.
 
+    `whole` passes whole events only, so that a stream that breaks can be gone on with.
+
     `began` once an event carried output: SGLang's first chat chunk only says the role.
     """
 
-    def __init__(self, *, swallow_usage: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        swallow_usage: bool = False,
+        whole: bool = False,
+        rewrite: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self._swallow = swallow_usage
+        self._rewrite = rewrite
+        self._holds = swallow_usage or whole or rewrite is not None
         self._rest = b""
         self._last = b""
         self.usage: Any = None
@@ -35,15 +46,16 @@ class Watch:
             if self._swallow and self._is_usage(event):
                 continue
             self.began = self.began or _has_output(_json(event))
-            kept.append(event + _END)
+            told = self._rewrite(event) if self._rewrite else event
+            kept.append(told + _END)
             if event.startswith(_DATA) and not event.endswith(b"[DONE]"):
-                self._last = event
-        return b"".join(kept) if self._swallow else chunk
+                self._last = told
+        return b"".join(kept) if self._holds else chunk
 
     def flush(self) -> bytes:
         """What is left when the stream ends without an empty line."""
         rest, self._rest = self._rest, b""
-        return rest if self._swallow else b""
+        return rest if self._holds else b""
 
     def last(self) -> Any:
         """The last event's JSON; None when there was none."""

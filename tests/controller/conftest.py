@@ -32,6 +32,8 @@ class StubEngine:
         self.aborted: list[dict[str, Any]] = []
         self.refuse = 0
         self.stream_bytes: list[bytes] = []
+        self.dies_after: int | None = None
+        """Chunks of its next stream after which the connection breaks."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -63,7 +65,10 @@ class StubEngine:
         await asyncio.sleep(self.delay_s)
         if body.get("stream"):
             await asgi.begin(send, 200, "text/event-stream")
-            for chunk in self.stream_bytes:
+            for number, chunk in enumerate(self.stream_bytes):
+                if number == self.dies_after:
+                    self.dies_after = None
+                    return  # uvicorn closes a connection whose answer is not whole
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await asyncio.sleep(0.01)
             await send({"type": "http.response.body", "body": b""})

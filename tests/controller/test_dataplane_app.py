@@ -7,12 +7,15 @@ import contextlib
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
+
+from heddle.controller.errors import EngineError
 
 
 def step(trajectory, n=4, ids=None, **more) -> Any:
     headers = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": trajectory, **more.pop("headers", {})}
-    body = {"input_ids": ids or [1, 2, 3], "sampling_params": {"max_new_tokens": n}, **more}
+    body = {"input_ids": ids or [1, 2, 3], "sampling_params": {"max_new_tokens": n}} | more
     return {"json": body, "headers": headers}
 
 
@@ -218,6 +221,58 @@ async def test_an_engine_that_dies_before_answering_costs_another_attempt(stack,
     assert [x["error"] for x in spans] == ["engine_lost", None]
     assert spans[0]["span_id"] != spans[1]["span_id"]
     assert s.engines[1].bodies[0]["rid"].endswith("-00000-01")
+
+
+def _event(ids, prompt, done=False) -> bytes:
+    meta = {"prompt_tokens": prompt, "completion_tokens": len(ids), "finish_reason": None}
+    if done:
+        meta["finish_reason"] = {"type": "length"}
+    said = {"text": "".join(map(chr, ids)), "output_ids": ids, "meta_info": meta}
+    return b"data: " + orjson.dumps(said) + b"\n\n"
+
+
+async def test_a_stream_whose_engine_dies_goes_on_elsewhere_from_what_was_received(stack):
+    async with up(stack, engines=2) as (s, http):
+        first, second = s.engines
+        broken = _event([65, 66, 67], 3)
+        first.stream_bytes = [_event([65, 66], 3), broken[:20], broken]
+        first.dies_after = 2
+        second.stream_bytes = [
+            _event([67], 5),
+            _event([67, 68], 5, done=True) + b"data: [DONE]\n\n",
+        ]
+        s.loop.fleet.workers["w0"].engine.capabilities = _silent
+        sampling = {"max_new_tokens": 4, "temperature": 0}
+        request = step("t", ids=[1, 2, 3], stream=True, sampling_params=sampling)
+        _, body, _ = await post(http, f"{s.url}/generate", **request)
+        await until(lambda: len(s.spans.of("chat")) == 2)
+        spans, sent = s.spans.of("chat"), second.bodies[0]
+    events = [orjson.loads(e[5:]) for e in body.split(b"\n\n") if e and b"DONE" not in e]
+    assert sent["input_ids"] == [1, 2, 3, 65, 66]
+    assert sent["sampling_params"] == {"max_new_tokens": 2, "temperature": 0}
+    assert [e["output_ids"] for e in events] == [[65, 66], [65, 66, 67], [65, 66, 67, 68]]
+    assert [e["text"] for e in events] == ["AB", "ABC", "ABCD"]
+    assert {e["meta_info"]["prompt_tokens"] for e in events} == {3}
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert [x["error"] for x in spans] == ["engine_lost", None]
+    assert spans[1]["attributes"]["gen_ai.usage.output_tokens"] == 4
+
+
+async def test_a_chat_stream_that_breaks_ends_with_a_sentence(stack):
+    said = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    async with up(stack, engines=2) as (s, http):
+        s.engines[0].stream_bytes, s.engines[0].dies_after = [said, said], 1
+        chat = {"messages": [], "stream": True}
+        status, body, _ = await post(http, f"{s.url}/v1/chat/completions", json=chat)
+        await until(lambda: s.spans.of("chat"))
+    assert status == 200
+    assert body.startswith(said)
+    assert b"died in the middle of its answer" in body
+    assert s.spans.of("chat")[0]["error"] == "engine_died"
+
+
+async def _silent():
+    raise EngineError("silent")
 
 
 async def test_no_engine_left_is_a_sentence_and_503(stack):

@@ -1,0 +1,170 @@
+"""Where should a caller send its step itself, and what came of it?
+
+The decision without the bytes: `acquire` puts a step in line and waits for its grant, by long poll
+with a deadline; `release` says how it went. A caller that asks again for the same step keeps its
+place. What is never released ends after LEASE_S; what nobody waits for any more, after ALONE_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Final
+
+from heddle.controller import wire
+from heddle.controller.dataplane.identity import Whose, parse_trace
+from heddle.controller.dataplane.spans import step_traceparent
+from heddle.controller.dataplane.usage import Usage, of_meta
+from heddle.controller.errors import BadRequest, ControllerError
+from heddle.controller.live import Call, Grant, Step
+from heddle.controller.loop import Loop
+
+LEASE_S: Final = 2 * 3600.0
+ENGINE_LOST: Final = "engine_lost"
+"""The error that makes a release ask whether the engine still lives."""
+ALONE_S: Final = 60.0
+"""Wall seconds a held step waits for its caller to ask again."""
+
+
+Key = tuple[str, str, int | None]
+"""Run, trajectory and the step as the caller named it."""
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """One step between its first acquire and its release."""
+
+    step: Step
+    key: Key
+    waiters: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class Acquired:
+    """Steps whose bytes do not pass through here."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._tickets: dict[Key, _Ticket] = {}
+        self._granted: dict[str, _Ticket] = {}
+
+    async def acquire(self, asked: wire.Acquire) -> wire.Acquired:
+        """The grant, or after the deadline how long it has been held."""
+        key = (asked.run, asked.trajectory, asked.step)
+        ticket = self._tickets.get(key)
+        if ticket is None:
+            ticket = self._tickets[key] = _Ticket(self._arrive(asked), key)
+        step = ticket.step
+        ticket.waiters += 1
+        self._rest(ticket)
+        try:
+            grant = await asyncio.wait_for(asyncio.shield(step.grant), asked.deadline_s)
+        except TimeoutError:
+            return self._held(step)
+        except ControllerError:
+            self._tickets.pop(key, None)
+            raise
+        finally:
+            ticket.waiters -= 1
+            self._wait(ticket)
+        self._granted[grant.rid] = ticket
+        return self._said(step, grant)
+
+    async def release(self, asked: wire.Release) -> wire.Released:
+        """The step ended; releasing twice is no mistake."""
+        ticket = self._granted.pop(asked.rid, None)
+        if ticket is None:
+            return wire.Released(known=False)
+        step = ticket.step
+        self._forget(ticket)
+        if asked.error:
+            self._loop.drop(step, asked.error[:64])
+            if step.granted is not None and asked.error == ENGINE_LOST:
+                await self._loop.fleet.suspect(step.granted.worker)
+        else:
+            if asked.final:
+                step.whose = replace(step.whose, final=True)
+            self._loop.served(step, _usage(asked))
+        return wire.Released(known=True)
+
+    def close(self) -> None:
+        """Nobody is waited for any more."""
+        for ticket in self._tickets.values():
+            self._rest(ticket)
+
+    def _arrive(self, asked: wire.Acquire) -> Step:
+        whose = Whose(
+            run=asked.run,
+            trajectory=asked.trajectory,
+            source="acquire",
+            rollout=asked.rollout,
+            group=asked.group,
+            sample=asked.sample,
+            task=asked.task,
+            step=asked.step,
+            final=asked.final,
+            trace=parse_trace(asked.traceparent),
+        )
+        ids = ",".join(map(str, asked.input_ids)).encode() if asked.input_ids else None
+        tokens = len(asked.input_ids or ()) or asked.prompt_tokens
+        call = Call(prompt_tokens=tokens, ids=ids, model=asked.model, client_rid=asked.rid)
+        return self._loop.arrive(whose, call)
+
+    def _held(self, step: Step) -> wire.Acquired:
+        held_s = (self._loop.clock.now_ns() - step.arrived_ns) / 1e9
+        return wire.Acquired(
+            granted=False, trajectory=step.trajectory.id, step=step.index, held_s=max(held_s, 0.0)
+        )
+
+    def _said(self, step: Step, grant: Grant) -> wire.Acquired:
+        return wire.Acquired(
+            granted=True,
+            trajectory=step.trajectory.id,
+            step=step.index,
+            held_s=step.held_s,
+            worker=grant.worker.id,
+            url=grant.worker.url,
+            rid=grant.rid,
+            priority=grant.priority,
+            decision=grant.decision,
+            because=grant.because,
+            traceparent=step_traceparent(step),
+        )
+
+    def _wait(self, ticket: _Ticket) -> None:
+        if ticket.waiters or self._tickets.get(ticket.key) is not ticket:
+            return
+        delay_s = LEASE_S if ticket.step.granted else ALONE_S
+        ticket.timer = asyncio.get_running_loop().call_later(delay_s, self._expire, ticket)
+
+    def _rest(self, ticket: _Ticket) -> None:
+        if ticket.timer is not None:
+            ticket.timer.cancel()
+            ticket.timer = None
+
+    def _expire(self, ticket: _Ticket) -> None:
+        self._forget(ticket)
+        never = "never_released" if ticket.step.granted else "client_left"
+        self._loop.drop(ticket.step, never)
+
+    def _forget(self, ticket: _Ticket) -> None:
+        self._rest(ticket)
+        if self._tickets.get(ticket.key) is ticket:
+            del self._tickets[ticket.key]
+        if ticket.step.granted is not None:
+            self._granted.pop(ticket.step.granted.rid, None)
+
+
+def _usage(asked: wire.Release) -> Usage:
+    usage = of_meta(asked.meta_info) if asked.meta_info is not None else Usage()
+    usage.input_tokens = usage.input_tokens or asked.input_tokens
+    usage.output_tokens = usage.output_tokens or asked.output_tokens
+    if usage.cached_tokens is None:
+        usage.cached_tokens = asked.cached_tokens
+    if asked.output_ids:
+        usage.output_ids = ",".join(map(str, asked.output_ids)).encode()
+        usage.output_tokens = usage.output_tokens or len(asked.output_ids)
+    if usage.input_tokens < 0 or usage.output_tokens < 0:
+        message = "meta_info counts tokens below zero"
+        raise BadRequest(message)
+    return usage

@@ -1,0 +1,148 @@
+"""What does one request ask, what is put into it, and what is taken out of its answer again?
+
+The engine gets the request as it came, with rid, session and priority; the client gets the answer
+as it came, without what was asked for on its behalf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from heddle.controller.dataplane.asgi import Send
+from heddle.controller.dataplane.resume import Received
+from heddle.controller.dataplane.spans import step_traceparent
+from heddle.controller.dataplane.splice import Body
+from heddle.controller.dataplane.usage import Usage, of_generate, of_openai
+from heddle.controller.live import Grant, Step
+
+GENERATE: Final = "/generate"
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+_KEPT_BACK: Final = frozenset(
+    {
+        "host", "content-length", "connection", "keep-alive", "transfer-encoding", "upgrade", "te",
+        "trailer", "proxy-authorization", "proxy-connection", "accept-encoding", "traceparent",
+        "expect", "origin", "referer", "cookie",
+    }
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request: what came in, and whether any of the answer has gone out."""
+
+    path: str
+    headers: dict[str, str]
+    body: Body
+    send: Send
+    began: bool = False
+    """Whether the head of the answer is out."""
+    ended: bool = False
+    """Whether its last byte is: a server then reports the client as gone."""
+    received: Received | None = None
+    """What an engine made of it before it was lost; the next one goes on from there."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self.body.head.get("stream") is True
+
+    @property
+    def swallows_usage(self) -> bool:
+        """Whether the usage chunk is asked for on the client's behalf."""
+        options = self.body.head.get("stream_options")
+        asked = isinstance(options, Mapping) and options.get("include_usage")
+        return self.streams and self.path != GENERATE and not asked
+
+    @property
+    def strips_meta(self) -> bool:
+        """Whether meta_info is asked for on the client's behalf."""
+        wanted = self.body.head.get("return_meta_info")
+        return self.path == CHAT and not self.streams and not wanted
+
+    @property
+    def is_batch(self) -> bool:
+        """Several requests in one body: a single rid would be wrong."""
+        head = self.body.head
+        nested = isinstance(head.get("text"), list) or isinstance(head.get("input_ids"), list)
+        sampling = head.get("sampling_params")
+        many = isinstance(sampling, Mapping) and (sampling.get("n") or 1) != 1
+        return nested or many or isinstance(sampling, list)
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether another engine can go on where one stopped: token ids in, one request."""
+        return self.path == GENERATE and self.body.ids is not None and not self.is_batch
+
+    def for_engine(self, step: Step, grant: Grant) -> tuple[bytes, dict[str, str]]:
+        """The body and the headers it is sent."""
+        injected, ids = self._injected(step, grant), self.body.ids
+        if self.received is not None and ids is not None:
+            ids = self.received.after(ids)
+            injected["sampling_params"] = self.received.left(self.body.head.get("sampling_params"))
+        headers = {k: v for k, v in self.headers.items() if _passes(k)}
+        headers["content-type"] = "application/json"
+        headers["traceparent"] = step_traceparent(step)
+        return Body(self.body.head, ids).dump(injected), headers
+
+    def read(self, content: bytes) -> tuple[Usage, bytes]:
+        """Usage of a whole answer, and the answer without what was asked on its behalf."""
+        try:
+            answer: Any = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            return Usage(), content
+        if self.path == GENERATE:
+            if self.received is not None and isinstance(answer, dict):
+                self.received.put_before(answer)
+                content = orjson.dumps(answer)
+            return of_generate(answer), content
+        usage = of_openai(answer)
+        if not self.strips_meta or not isinstance(answer, dict):
+            return usage, content
+        stripped = [c.pop("meta_info", None) for c in answer.get("choices") or []]
+        return usage, orjson.dumps(answer) if any(stripped) else content
+
+    def _injected(self, step: Step, grant: Grant) -> dict[str, Any]:
+        keys: dict[str, Any] = {}
+        head = self.body.head
+        if not self.is_batch:
+            keys["rid"] = grant.rid
+            if "session_id" not in head and self.path != COMPLETIONS:
+                keys["session_id"] = step.trajectory.id
+        if grant.priority is not None and "priority" not in head:
+            keys["priority"] = grant.priority
+        if self.strips_meta:
+            keys["return_meta_info"] = True
+        if self.swallows_usage:
+            options = head.get("stream_options")
+            known = options if isinstance(options, Mapping) else {}
+            keys["stream_options"] = {**known, "include_usage": True}
+        return keys
+
+
+def said_of(step: Step, grant: Grant) -> list[tuple[bytes, bytes]]:
+    """The headers that tell the client what was decided."""
+    said = {
+        "x-heddle-worker": grant.worker.id,
+        "x-heddle-trajectory-id": step.trajectory.id,
+        "x-heddle-step": str(step.index),
+        "x-heddle-decision": grant.decision,
+        "x-heddle-queue-ms": f"{step.held_s * 1e3:.3f}",
+        "traceparent": step_traceparent(step),
+    }
+    if step.whose.source in ("lineage", "ambiguous"):
+        said["x-heddle-identity"] = step.whose.source
+    return [(k.encode(), _safe(v)) for k, v in said.items()]
+
+
+def _passes(name: str) -> bool:
+    return name not in _KEPT_BACK and not name.startswith("x-heddle-")
+
+
+def _safe(value: str) -> bytes:
+    # A trajectory id comes from the client: no line break of it may reach a header.
+    return value.replace("\r", " ").replace("\n", " ").encode("latin-1", "replace")
