@@ -82,6 +82,12 @@ def document(found: Diagnosis) -> dict[str, Any]:
     return {"rollout": found.rollout, "accounts": found.accounts, **told}
 
 
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table under a title that may be wider than it."""
+    show.OUT.print(f"\n[bold]{title}[/bold]", highlight=False)
+    show.table(headings, rows)
+
+
 def print_all(found: Diagnosis, top: int) -> None:
     """The whole page; findings first, since they say what to do."""
     _head(found)
@@ -147,8 +153,7 @@ def _blame(found: Diagnosis, top: int) -> None:
             for row in rows.head(top).iter_rows(named=True)
         ]
         more = f" ({top} of {rows.height})" if rows.height > top else ""
-        show.OUT.print()
-        show.table([by, "GPU-s", "share"], shown, title=f"Idle GPU time by {by}{more}")
+        _table(f"Idle GPU time by {by}{more}", [by, "GPU-s", "share"], shown)
 
 
 def _path(rows: pl.DataFrame, top: int) -> None:
@@ -183,9 +188,8 @@ def _parts(rows: pl.DataFrame) -> None:
     shown = [
         [name, f"{ns / 1e9:,.1f}", f"{ns / row['duration_ns']:.1%}"] for ns, name in told if ns
     ]
-    show.OUT.print()
     title = f"Time of {row['trajectories']} trajectories, {row['duration_ns'] / 1e9:,.1f} s in all"
-    show.table(["part", "s", "share"], shown, title=title)
+    _table(title, ["part", "s", "share"], shown)
 
 
 def _tail(found: Diagnosis) -> None:
@@ -196,8 +200,7 @@ def _tail(found: Diagnosis) -> None:
     ]  # fmt: skip
     if not shown:
         return
-    show.OUT.print()
-    show.table(["tail", "p50", "p90", "p99", "max", "max/median"], shown)
+    _table("Long tail", ["metric", "p50", "p90", "p99", "max", "max/median"], shown)
     sources = found.frames["tail_sources"].select("source", "share").iter_rows()
     told = ", ".join(f"{source} {share:.0%}" for source, share in sources)
     if told:
@@ -215,7 +218,5 @@ def _cost(rows: pl.DataFrame, top: int) -> None:
         for row in rows.head(top).iter_rows(named=True)
     ]
     if shown:
-        show.OUT.print()
-        total = f"in all {rows['price'].sum():,.2f}"
         heads = ["costliest trajectories", "used GPU-s", "caused GPU-s", "price"]
-        show.table(heads, shown, title=f"Cost ({total})")
+        _table(f"Cost, in all {rows['price'].sum():,.2f}", heads, shown)

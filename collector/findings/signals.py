@@ -109,7 +109,8 @@ def signals(
         prefilled_tokens=cache.prefilled,
         moved_steps=cache.moved_steps,
         moved_tokens=cache.moved,
-        thrashed_tokens=cache.thrashed,
+        # Without a single hit there is no prefix cache to thrash.
+        thrashed_tokens=cache.thrashed if cache.hits else 0,
         movers=len(cache.movers),
         worker_tokens=by_worker,
         slowest=_slowest(facts, steps),
@@ -174,6 +175,7 @@ class _Cache:
     moved: int = 0
     moved_steps: int = 0
     thrashed: int = 0
+    hits: int = 0
     movers: set[str] = field(default_factory=set[str])
 
     @classmethod
@@ -189,6 +191,7 @@ class _Cache:
                 if moved:
                     found.movers.add(trajectory)
                 if prompt is not None and cached is not None:
+                    found.hits += cached
                     found._count(moved, prompt - cached, prompt - seen)
                 worker, seen = now or worker, (prompt or 0) + (output or 0)
         return found

@@ -72,7 +72,7 @@ def least_load(count: int = 48, steps: int = 12) -> RolloutResult:
         due_s = min(e.next_event_s() for e in engines.values())
         if coming and coming[0][0] <= due_s:
             at_s, name, step = heapq.heappop(coming)
-            chosen = min(engines, key=lambda w: (load(engines[w], at_s), hash((name, step, w)) % 7))
+            chosen = min(engines, key=lambda w: (load(engines[w], at_s), (step + int(w[1:])) % 4))
             inside[f"{name}-{step}"] = (name, step, chosen)
             request = Request(rid=f"{name}-{step}", ids=contexts[name], max_new_tokens=60)
             engines[chosen].submit(request, at_s)

@@ -1,0 +1,226 @@
+"""Does `heddle diagnose` print what the collector knows, and does every named query really run?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import polars as pl
+import pytest
+
+from heddle.app import cli
+from heddle.collector import ids
+from heddle.collector.client import CollectorClient
+from heddle.collector.decompose import PARTS
+from heddle.collector.errors import QueryRefused
+from heddle.collector.service import running
+from heddle.collector.settings import CollectorSettings
+from heddle.collector.tracing import Emitter
+
+S = 10**9
+WHO = {"heddle.run.id": "run", "heddle.rollout.id": "ro"}
+
+
+def send(emitter: Emitter, op: str, name: str, path: tuple, start_s: float, end_s: float, **more):
+    trajectory = more.get("gen_ai.conversation.id", "rollout/ro")
+    emitter.emit(
+        name,
+        trace_id=ids.trace_id("run", str(trajectory)),
+        span_id=ids.span_id("run", *path),
+        start_ns=round(start_s * S),
+        end_ns=round(end_s * S),
+        attributes={**WHO, "gen_ai.operation.name": op, **more},
+        error=more.pop("error", None),
+    )
+
+
+def step(emitter: Emitter, name: str, index: int, worker: str, start_s: float, end_s: float):
+    send(
+        emitter, "chat", "chat m", (name, "step", index), start_s, end_s,
+        **{
+            "gen_ai.conversation.id": name, "heddle.group.id": "g", "heddle.task": "coding",
+            "heddle.step.index": index, "heddle.worker.id": worker, "heddle.degree": 1,
+            "heddle.held_s": 0.0, "heddle.queue_s": 0.5, "heddle.prefill_s": 0.5,
+            "heddle.decode_s": end_s - start_s - 1.0, "gen_ai.usage.output_tokens": 100,
+            "gen_ai.usage.input_tokens": 1000, "gen_ai.usage.cache_read.input_tokens": 0,
+        },
+    )  # fmt: skip
+
+
+def tool(emitter: Emitter, name: str, index: int, start_s: float, end_s: float):
+    send(
+        emitter, "execute_tool", "execute_tool bash", (name, "tool", index), start_s, end_s,
+        **{"gen_ai.conversation.id": name, "gen_ai.tool.name": "bash", "heddle.step.index": index},
+    )  # fmt: skip
+
+
+def story(emitter: Emitter) -> None:
+    """Two workers over 100 s whose trajectories sit in a tool for 60 of them."""
+    for k in range(4):
+        name, worker = f"t{k}", f"w{k % 2}"
+        step(emitter, name, 0, worker, 1, 20)
+        tool(emitter, name, 0, 20, 80)
+        step(emitter, name, 1, worker, 80, 99)
+    for worker in ("w0", "w1"):
+        lease = {"heddle.worker.id": worker, "heddle.degree": 1}
+        send(emitter, "heddle.worker", "heddle.worker", ("worker", worker), 0, 100, **lease)
+        for at in (0, 50, 100):
+            counter = {"heddle.worker.id": worker, "heddle.counter.forward_s": at * 0.3}
+            path = ("counters", worker, at)
+            send(emitter, "heddle.counters", "heddle.counters", path, at, at, **counter)
+    send(
+        emitter, "heddle.rollout", "heddle.rollout", ("rollout", "ro"), 0, 100,
+        **{"heddle.gpus": 2, "heddle.laws": "1:50,1,0.5", "heddle.policies": "order=fcfs"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    data = tmp_path_factory.mktemp("diagnose")
+    settings = CollectorSettings(data_dir=Path(data), http_port=0, grpc_port=0, query_port=0)
+    with running(settings) as ports:
+        emitter = Emitter(f"http://127.0.0.1:{ports.http}", service="test")
+        story(emitter)
+        assert emitter.flush(30)
+        emitter.close()
+        yield f"http://127.0.0.1:{ports.query}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[CollectorClient]:
+    with CollectorClient(url) as client:
+        yield client
+
+
+def heddle(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["heddle", *arguments])
+    monkeypatch.setattr(cli, "die_with_parent", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+def test_a_person_reads_partition_blame_path_parts_and_findings(url, monkeypatch, capsys):
+    assert heddle(monkeypatch, "diagnose", "--collector", url) == 0
+    told = capsys.readouterr().out
+    assert "run / ro  finished: 2 GPUs x 100.0 s = 200 GPU-s, 4 trajectories, 8 steps" in told
+    assert "tool-bound: GPUs waited for tools 60% of the time, 100% of it for 'bash'" in told
+    assert "knob: tool concurrency" in told
+    assert "tool_wait" in told
+    for heading in ("Critical path", "Idle GPU time by trajectory", "longest pieces", "Cost"):
+        assert heading in told
+
+
+def test_a_script_reads_one_document_whose_sums_agree(url, monkeypatch, capsys):
+    arguments = ("diagnose", "--collector", url, "--run", "run", "--rollout", "ro", "--json")
+    assert heddle(monkeypatch, *arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert next(row["rule"] for row in told["findings"]) == "tool-bound"
+    total = told["accounts"]["total_gpu_ns"]
+    assert sum(row["gpu_ns"] for row in told["partition"]) == total == 200 * S
+    row = told["decomposition"][0]
+    assert sum(row[part] for part in PARTS) == row["duration_ns"]
+
+
+def test_an_unknown_rollout_is_one_sentence_that_names_what_there_is(url, monkeypatch, capsys):
+    assert heddle(monkeypatch, "diagnose", "--collector", url, "--rollout", "nope") == 2
+    assert "has no rollout for --rollout nope; runs it knows: run" in capsys.readouterr().err
+
+
+def test_every_finding_names_a_query_that_runs_and_finds_rows(client):
+    found = client.query("findings", run="run", rollout="ro")
+    assert found.height >= 1
+    for evidence in found["evidence"]:
+        name, _, filters = evidence.partition("?")
+        assert client.query(name, **dict(parse_qsl(filters))).height > 0
+
+
+@pytest.mark.parametrize("by", ["trajectory", "group", "worker", "state"])
+def test_blame_by_anything_sums_to_all_idle_time(client, by):
+    idle = client.query("partition", run="run", rollout="ro").filter(
+        ~pl.col("state").str.starts_with("busy")
+    )["gpu_ns"].sum()  # fmt: skip
+    rows = client.query("blame", run="run", rollout="ro", by=by)
+    assert rows["gpu_ns"].sum() == idle
+    assert rows["share"].sum() == pytest.approx(1.0)
+
+
+def test_blame_by_tool_sums_to_tool_wait(client):
+    waits = client.query("partition", run="run", rollout="ro", state="tool_wait")["gpu_ns"].sum()
+    rows = client.query("blame", run="run", rollout="ro", by="tool")
+    assert rows.select("key", "gpu_ns").rows() == [("bash", waits)]
+
+
+def test_the_critical_path_and_the_parts_are_exact(client):
+    path = client.query("critical_path", run="run", rollout="ro")
+    assert (path["end_ns"] - path["start_ns"]).sum() == 100 * S
+    parts = client.query("decomposition", run="run", rollout="ro")
+    assert (parts.select(pl.sum_horizontal(*PARTS)).to_series() == parts["duration_ns"]).all()
+
+
+def test_laws_of_the_rollout_split_decode_and_a_filter_replaces_them(client):
+    own = client.query("decomposition", run="run", rollout="ro", by="rollout").row(0, named=True)
+    assert own["base_ns"] == 8 * 100 * 51_000_000
+    assert own["unsplit_ns"] == 0
+    asked = client.query("decomposition", run="run", rollout="ro", by="rollout", law="1:10,0,0")
+    assert asked["base_ns"].to_list() == [8 * 100 * 10_000_000]
+    with pytest.raises(QueryRefused, match="is no decode law"):
+        client.query("decomposition", rollout="ro", law="fast")
+
+
+def test_cost_is_used_and_caused_gpu_time_at_a_price(client):
+    rows = client.query("cost", run="run", rollout="ro", price=3.6)
+    busy = client.query("efficiency", run="run", rollout="ro")["busy_gpu_ns"][0]
+    assert rows["used_gpu_ns"].sum() == busy
+    spent = (rows["used_gpu_ns"] + rows["caused_gpu_ns"]).sum()
+    assert rows["price"].sum() == pytest.approx(spent / 1e9 / 1000)
+    group = client.query("cost", run="run", rollout="ro", by="group")
+    assert group["used_gpu_ns"].sum() == busy
+
+
+def test_counters_move_busy_time_to_host_overhead_and_keep_the_sum(client):
+    row = client.query("counters", run="run", rollout="ro", worker="w0").row(0, named=True)
+    assert (row["samples"], row["forward_ns"], row["host_bound"]) == (3, 30 * S, False)
+    spans = client.query("partition", run="run", rollout="ro")
+    counters = client.query("partition", run="run", rollout="ro", source="counters")
+    assert counters["gpu_ns"].sum() == spans["gpu_ns"].sum()
+    over = counters.filter(pl.col("state") == "host_overhead")["gpu_ns"].sum()
+    assert over == 2 * (row["residence_ns"] - 30 * S)
+    source = client.query("accounts", run="run", rollout="ro")["source"][0]
+    assert source == "rollout span + engine counters"
+
+
+def test_windows_of_a_run_sum_to_the_rollout(client):
+    rows = client.query("windows", run="run", width_s=30)
+    assert rows["start_ns"].n_unique() == 4
+    assert rows["gpu_ns"].sum() == 200 * S
+    with pytest.raises(QueryRefused, match="width_s is '0', expected a number above 0"):
+        client.query("windows", run="run", width_s=0)
+
+
+@pytest.mark.parametrize(
+    ("by", "key"),
+    [("task", "coding"), ("tool", "bash"), ("worker", "w0"), ("policy", "order=fcfs")],
+)
+def test_the_tail_by_slice(client, by, key):
+    rows = client.query("tail_slices", run="run", by=by)
+    assert key in rows["key"].to_list()
+    assert (rows["p50"] <= rows["max"]).all()
+
+
+def test_the_rest_of_the_tail(client):
+    assert client.query("ccdf", run="run", metric="duration_s")["share"][0] == 1.0
+    assert client.query("spread", run="run").select("samples").to_series().to_list() == [4]
+    drift = client.query("drift", run="run")
+    assert drift["p50_ratio"].to_list() == [None] * drift.height
+    gather = client.query("gather", run="run").row(0, named=True)
+    assert (gather["makespan_s"], gather["step_s"], gather["waited_s"]) == (100.0, None, 0.0)
+    assert client.query("stragglers", rollout="ro")["cause"].to_list() == ["tool"] * 4
+
+
+def test_a_wrong_choice_names_the_right_ones(client):
+    with pytest.raises(QueryRefused, match="by is 'colour'; choose one of trajectory, group, tool"):
+        client.query("blame", rollout="ro", by="colour")
