@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from hmac import compare_digest
 from typing import Any, Final
 
 import duckdb
-import pyarrow as pa
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from heddle.collector.client import NEXT_HEADER, TOTAL_HEADER
+from heddle.collector.doors import arrow, error, open_doors
 from heddle.collector.errors import CollectorError, QueryRefused
 from heddle.collector.ingest import Ingest
-from heddle.collector.queries.catalog import UnknownQuery, find
+from heddle.collector.queries.catalog import UnknownQuery, described, find
 from heddle.collector.queries.query import Answer
+from heddle.collector.queries.sql import Limits
+from heddle.collector.security import Tokens, bearer
 from heddle.collector.store import Store
 
-ARROW: Final = "application/vnd.apache.arrow.stream"
 _PROBE_S: Final = 2.0
 
 
-def create_app(store: Store, ingest: Ingest, token: str | None = None) -> FastAPI:
+def create_app(
+    store: Store,
+    ingest: Ingest,
+    tokens: Tokens = Tokens(),  # noqa: B008 (frozen)
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    host: str = "127.0.0.1",
+) -> FastAPI:
     """The application of the query port."""
     # FastAPI would trace its own requests into a global provider, and so into this collector.
     app = FastAPI(
@@ -39,12 +45,17 @@ def create_app(store: Store, ingest: Ingest, token: str | None = None) -> FastAP
 
     @app.get("/v1/q/{name}")
     def query(name: str, request: Request) -> Response:
-        if not _allowed(request, token):
+        if not bearer(request.headers.get("authorization", ""), tokens.query):
             message = "the query token is missing or wrong: Authorization: Bearer TOKEN"
-            return _error(401, message)
+            return error(401, message)
         return _answer(store, name, request)
 
-    _ = (healthz, query)
+    @app.get("/v1/q")
+    def catalog() -> JSONResponse:
+        return JSONResponse({"queries": described()})
+
+    _ = (healthz, query, catalog)
+    open_doors(app, store, tokens, limits, host)
     return app
 
 
@@ -77,29 +88,16 @@ def _answer(store: Store, name: str, request: Request) -> Response:
         asked = find(name)
         with store.reading() as cursor:
             return _arrow(asked.answer(cursor, filters))
-    except UnknownQuery as error:
-        return _error(404, str(error))
-    except QueryRefused as error:
-        return _error(400, str(error))
-    except duckdb.Error as error:
-        return _error(503, f"the query {name} failed: {str(error).splitlines()[0]}")
+    except UnknownQuery as unknown:
+        return error(404, str(unknown))
+    except QueryRefused as refused:
+        return error(400, str(refused))
+    except duckdb.Error as failed:
+        return error(503, f"the query {name} failed: {str(failed).splitlines()[0]}")
 
 
 def _arrow(answer: Answer) -> Response:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, answer.table.schema) as writer:
-        writer.write_table(answer.table)
-    body = sink.getvalue().to_pybytes()
     headers = {TOTAL_HEADER: str(answer.total)}
     if answer.next is not None:
         headers[NEXT_HEADER] = answer.next
-    return Response(body, media_type=ARROW, headers=headers)
-
-
-def _error(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status)
-
-
-def _allowed(request: Request, token: str | None) -> bool:
-    given = request.headers.get("authorization", "")
-    return not token or compare_digest(given.encode(), f"Bearer {token}".encode())
+    return arrow(answer.table, headers)

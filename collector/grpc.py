@@ -18,13 +18,17 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from heddle.collector import otlp
 from heddle.collector.errors import CollectorError, Overloaded, PortInUse, Unstorable
 from heddle.collector.ingest import MAX_BODY_BYTES, Ingest, response
+from heddle.collector.limits import host_of
+from heddle.collector.security import Tls
 
 _SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
 _DETAILS: Final = "grpc-status-details-bin"
 _log = logging.getLogger(__name__)
 
 
-def create_server(ingest: Ingest, host: str, port: int) -> tuple[grpc.aio.Server, int]:
+def create_server(
+    ingest: Ingest, host: str, port: int, tls: Tls | None = None
+) -> tuple[grpc.aio.Server, int]:
     """A server not yet started and the port it is bound to; PortInUse if it cannot be."""
     options = [
         ("grpc.max_receive_message_length", MAX_BODY_BYTES),
@@ -37,12 +41,19 @@ def create_server(ingest: Ingest, host: str, port: int) -> tuple[grpc.aio.Server
     server.add_generic_rpc_handlers((handlers,))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(address)
+        bound = _listen(server, address, tls)
     except RuntimeError:
         bound = 0
     if bound == 0:
         raise PortInUse(host, port, "OTLP over gRPC")
     return server, bound
+
+
+def _listen(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
+    if tls is None:
+        return server.add_insecure_port(address)
+    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
 
 
 class _Export:
@@ -55,6 +66,7 @@ class _Export:
         """Durably store one request."""
         await self._authorise(context)
         try:
+            self._ingest.limits.take(host_of(context.peer()), len(body))
             decoded = await self._ingest.take(body, otlp.PROTOBUF)
         except Overloaded as error:
             await _refuse_for_now(context, str(error), error.retry_after_s)

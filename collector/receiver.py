@@ -66,6 +66,7 @@ class Receiver:
         try:
             self._check(scope, headers, media)
             body = await _body(receive, self._max_body_bytes)
+            self._ingest.limits.take(str((scope.get("client") or ("",))[0]), len(body))
             plain = inflate(body, headers.get("content-encoding", ""), self._max_body_bytes)
             answer = _success(await self._ingest.take(plain, media), reply)
             await _send(send, 200, reply, answer)

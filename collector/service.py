@@ -23,9 +23,12 @@ from heddle.collector.asking import create_app
 from heddle.collector.errors import CollectorError, PortInUse
 from heddle.collector.grpc import create_server
 from heddle.collector.ingest import Ingest
+from heddle.collector.limits import SenderLimits
 from heddle.collector.receiver import Receiver
+from heddle.collector.security import Tls, check_bind, tls_of
 from heddle.collector.settings import CollectorSettings, Ports
 from heddle.collector.store import FILE_NAME, Store
+from heddle.collector.upkeep import Upkeep
 
 _GRACE_S: Final = 1.0
 _log = logging.getLogger(__name__)
@@ -48,10 +51,14 @@ class CollectorService:
         self._tasks: list[asyncio.Task[None]] = []
         self._grpc: Any = None
         self._store: Store | None = None
+        self._upkeep: Upkeep | None = None
+        self._tls: Tls | None = None
 
     async def start(self) -> Ports:
         """Listen; PortInUse, StoreHeld or StoreTooNew when that must not be."""
         s = self.settings
+        check_bind(s.host, s.tokens)
+        self._tls = tls_of(s.tls_certificate, s.tls_key)
         http = bind(s.host, s.http_port, "OTLP over HTTP")
         try:
             query = bind(s.host, s.query_port, "queries")
@@ -73,13 +80,16 @@ class CollectorService:
             memory_limit=s.memory_limit,
             threads=s.threads,
             bound_bytes=s.bound_bytes,
+            sealed_url=s.sealed_url,
         )
-        ingest = Ingest(store, s.ingest_token)
-        self._grpc, grpc_port = create_server(ingest, s.host, s.grpc_port)
+        ingest = Ingest(store, s.tokens.ingest, SenderLimits(s.sender_bytes_per_s))
+        self._grpc, grpc_port = create_server(ingest, s.host, s.grpc_port, self._tls)
         await self._grpc.start()
         receiver = Receiver(ingest, max_body_bytes=s.max_body_bytes)
         await self._listen(receiver, http)
-        await self._listen(create_app(store, ingest, s.query_token), query)
+        await self._listen(create_app(store, ingest, s.tokens, s.sql, s.host), query)
+        self._upkeep = Upkeep(store, s.keeping)
+        self._upkeep.start()
         return Ports(http.getsockname()[1], grpc_port, query.getsockname()[1])
 
     async def _listen(self, app: Any, sock: socket.socket) -> None:
@@ -90,6 +100,8 @@ class CollectorService:
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=1,
+            ssl_certfile=self._tls.certificate if self._tls else None,
+            ssl_keyfile=self._tls.key if self._tls else None,
         )
         server = _Server(config)
         self._servers.append(server)
@@ -105,6 +117,8 @@ class CollectorService:
         if self._grpc is not None:
             await self._grpc.stop(_GRACE_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._upkeep is not None:
+            await asyncio.to_thread(self._upkeep.stop)
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
 

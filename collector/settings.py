@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heddle.collector.ingest import MAX_BODY_BYTES
+from heddle.collector.queries.sql import Limits
+from heddle.collector.security import Tokens
 from heddle.collector.store import BOUND_BYTES
+from heddle.collector.upkeep import Keeping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +24,18 @@ class CollectorSettings:
     """OTLP over gRPC."""
     query_port: int = 4319
     """Named queries and /healthz."""
-    ingest_token: str | None = None
-    query_token: str | None = None
+    tokens: Tokens = field(default_factory=Tokens)
+    """Without them every door is open, and only loopback may be listened on."""
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    """PEM files; with both, all three ports speak TLS."""
+    sender_bytes_per_s: float | None = None
+    """Of one peer address; above it 429 or UNAVAILABLE with when to come back."""
+    sql: Limits = field(default_factory=Limits)
+    """What one SELECT may take."""
+    sealed_url: str | None = None
+    """Where sealed rollouts go: a folder or any fsspec URL; DATA/sealed when not given."""
+    keeping: Keeping = field(default_factory=Keeping)
     memory_limit: str = "1GB"
     """DuckDB's; a commit or query that needs more spills or fails, the process lives."""
     threads: int = 2

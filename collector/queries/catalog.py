@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from heddle.collector.errors import QueryRefused
 from heddle.collector.queries import explain, gpu_time, long_tail, rollouts, trajectories
-from heddle.collector.queries.query import Query
+from heddle.collector.queries.query import PAGING, Query
 
 QUERIES: Final[dict[str, Query]] = {
     query.name: query
@@ -50,6 +51,20 @@ class UnknownQuery(QueryRefused):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no query called {name!r}; choose one of {', '.join(sorted(QUERIES))}")
+
+
+def described() -> list[dict[str, Any]]:
+    """Every query with its filters and its columns, their types, units and meanings."""
+    return [
+        {
+            "name": query.name,
+            "meaning": query.meaning,
+            "filters": [*query.filters, *PAGING],
+            "needs": list(query.needs),
+            "columns": [asdict(column) for column in query.columns],
+        }
+        for query in QUERIES.values()
+    ]
 
 
 def find(name: str) -> Query:

@@ -24,7 +24,7 @@ _ARROW: Final = {
 }
 LIMIT: Final = "limit"
 AFTER: Final = "after"
-_PAGING: Final = (LIMIT, AFTER)
+PAGING: Final = (LIMIT, AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Query:
         return text, values
 
     def _check(self, filters: Filters) -> None:
-        unknown = sorted(filters.keys() - {*self.filters, *_PAGING})
+        unknown = sorted(filters.keys() - {*self.filters, *PAGING})
         if unknown:
-            known = ", ".join((*self.filters, *_PAGING))
+            known = ", ".join((*self.filters, *PAGING))
             message = f"{self.name} has no filter {unknown[0]!r}; it takes {known}"
             raise QueryRefused(message)
         if self.needs and not any(filters.get(name) for name in self.needs):
@@ -96,7 +96,7 @@ class Query:
         conditions: list[str] = []
         values: list[Any] = []
         for name, given in filters.items():
-            if name in _PAGING or not given:
+            if name in PAGING or not given:
                 continue
             conditions.append(self._condition(name, len(given)))
             read = FILTERS[name].read if name in FILTERS else str

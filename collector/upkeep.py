@@ -1,0 +1,83 @@
+"""What does a collector do by itself: sums kept fresh, finished rollouts sealed, old data removed?
+
+One thread. What fails is logged, counted and tried again at the next turn; ingest never waits for
+it longer than one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from heddle.collector import retention, sealing
+from heddle.collector.store import Store
+
+_SUMS_S: Final = 1.0
+_KEEP_S: Final = 30.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What is kept where and for how long; None never."""
+
+    seal_after_s: float | None = 3_600.0
+    """A finished rollout is sealed when none of its spans came for that long."""
+    keep_s: float | None = None
+    """Spans received longer ago than this are removed."""
+    keep_bytes: int | None = None
+    """Above this much disk the oldest sealed rollouts are removed."""
+
+
+class Upkeep:
+    """The thread; `start` and `stop`."""
+
+    def __init__(self, store: Store, keeping: Keeping) -> None:
+        self._store, self._keeping = store, keeping
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heddle-upkeep", daemon=True)
+        self.failures = 0
+        self.sealed_rollouts = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the turn under way, and end."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        kept_at_s = time.monotonic()
+        self._try(lambda: sealing.sweep(self._store))
+        while not self._ending.wait(_SUMS_S):
+            self._try(self._store.rollups.refresh)
+            if time.monotonic() - kept_at_s >= _KEEP_S:
+                self._try(self.keep)
+                kept_at_s = time.monotonic()
+
+    def keep(self) -> None:
+        """Seal what is ready, then remove what is too old or too much."""
+        k = self._keeping
+        if k.seal_after_s is not None:
+            for run, rollout in sealing.ready(self._store, k.seal_after_s):
+                if self._ending.is_set():
+                    return
+                self.sealed_rollouts += sealing.seal(self._store, run, rollout) is not None
+        if k.keep_s is not None:
+            retention.expire(self._store, time.time_ns() - int(k.keep_s * 1e9))
+        if k.keep_bytes is not None:
+            retention.shrink(self._store, k.keep_bytes)
+
+    def _try(self, what: Callable[[], object]) -> None:
+        try:
+            what()
+        except Exception:  # noqa: BLE001 (the thread must live; counted and logged)
+            self.failures += 1
+            _log.exception("upkeep of %s failed; it will be tried again", self._store.path)
