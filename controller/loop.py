@@ -320,8 +320,11 @@ class Loop:
         self, run: str, releases: Sequence[Release], moves: Sequence[Move], switches: Switches
     ) -> None:
         at = {"at_ns": self.clock.now_ns(), "run": run, "order": switches.order}
-        for kind, decided in (("release", releases), ("move", moves)):
-            self.decisions.extend({**at, "kind": kind, **asdict(one)} for one in decided)
+        for one in releases:
+            release = {"trajectory": one.trajectory, "worker": one.worker, "rank": one.rank}
+            release |= {"priority": one.priority, "because": one.because}
+            self.decisions.append({**at, "kind": "release", **release})
+        self.decisions.extend({**at, "kind": "move", **asdict(one)} for one in moves)
 
     # what is known
 

@@ -87,14 +87,16 @@ class Players:
         self._rollout = rollout
         self._by_key = {player.key: player for player in self.players}
         self._origin_s = 0.0
+        self._first = 0
 
     def context_of(self, key: bytes) -> Span:
         """The context a trajectory has now, by the bytes that stand for its ids."""
         return self._by_key[key].context
 
-    def begin(self, arrivals_s: Sequence[float] | None) -> None:
-        """Let everybody arrive: all now, or at those seconds from now."""
+    def begin(self, arrivals_s: Sequence[float] | None, first: int | None) -> None:
+        """Let everybody arrive, all now or at those seconds from now; stop after the first."""
         self._origin_s = self._loop.now_s
+        self._first = first or len(self.players)
         for index, player in enumerate(self.players):
             after_s = arrivals_s[index] if arrivals_s else 0.0
             player.record.start_s = after_s
@@ -216,14 +218,19 @@ class Players:
     def _end(self, player: Player) -> None:
         player.record.end_s = self._loop.now_s - self._origin_s
         player.record.truncated = player.spec.truncated
-        self.open -= 1
         self.finished += 1
+        self._leave()
 
     def _fail(self, player: Player, error: str) -> None:
         player.record.error = error
         player.record.end_s = self._loop.now_s - self._origin_s
         self.controller.finish(self._run, player.spec.trajectory_id, truncated=True)
+        self._leave()
+
+    def _leave(self) -> None:
         self.open -= 1
+        if not self.open or self.finished >= self._first:
+            self._loop.stop()
 
 
 class RecordingSpans(StepSpans):

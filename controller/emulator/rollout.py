@@ -129,10 +129,15 @@ class Virtual:
         """Run it to its end."""
         began_s = time.process_time()
         begun: list[asyncio.Task[None]] = []
-        self.loop.at(0.0, lambda: begun.append(self.loop.create_task(self._begin())))
-        self.loop.run(lambda: bool(begun) and begun[0].done())
+
+        def begin() -> None:
+            begun.append(self.loop.create_task(self._begin()))
+            begun[0].add_done_callback(self.loop.stop)
+
+        self.loop.at(0.0, begin)
+        self.loop.run()
         begun[0].result()
-        self.loop.run(self._over)
+        self.loop.run()
         self._close()
         self.result.cpu_s = time.process_time() - began_s
         return self.result
@@ -185,8 +190,8 @@ class Virtual:
         for sync in self.setup.syncs:
             self.loop.at(self._origin_s + sync.at_s, self._sync, sync)
         if self.setup.cutoff_s is not None:
-            self.loop.at(self._origin_s + self.setup.cutoff_s, lambda: None)
-        self.players.begin(self.setup.arrivals_s)
+            self.loop.at(self._origin_s + self.setup.cutoff_s, self.loop.stop)
+        self.players.begin(self.setup.arrivals_s, self.setup.first)
 
     def _asked(self) -> RolloutBegin:
         groups: dict[str, GroupIn] = {}
@@ -248,12 +253,6 @@ class Virtual:
             )
         )
 
-    def _over(self) -> bool:
-        players, setup = self.players, self.setup
-        if not players.open or (setup.first is not None and players.finished >= setup.first):
-            return True
-        return setup.cutoff_s is not None and self.loop.now_s >= self._origin_s + setup.cutoff_s
-
     def _close(self) -> None:
         result, origin_s, now_s = self.result, self._origin_s, self.loop.now_s
         result.makespan_s = now_s - origin_s
@@ -266,7 +265,8 @@ class Virtual:
             result.passes += _merged(engine.config.worker_id, engine.log(now_s), origin_s, now_s)
         self.players.over = self._spans.over = True
         closing = self.loop.create_task(self.controller.close())
-        self.loop.run(closing.done)
+        closing.add_done_callback(self.loop.stop)
+        self.loop.run()
         self._journal.close()
 
 

@@ -12,7 +12,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from importlib.resources import files
 from math import log
@@ -54,6 +54,10 @@ class Piece(NamedTuple):
         return self.first_s * iterations + self.step_s * (iterations * (iterations - 1) / 2)
 
 
+Table = list[list[float]]
+Line = tuple[list[float], list[float], list[float], float, float]
+
+
 @dataclass(frozen=True)
 class Truth:
     """Prices of one engine: (system, model, degree)."""
@@ -81,47 +85,93 @@ class Truth:
         self, batch: int, contexts: int, iteration: int, most: int, slow_s: float = 0.0
     ) -> list[Piece]:
         """The next `most` decode iterations of a constant batch, cut at knots and noise blocks."""
-        knots, seconds = _decode_line(self.system, self.model, self.degree, batch)
-        pad_s = self._padding_s(batch)
-        fixed_s = self.params.cpu_iteration_s + self.params.cpu_sequence_s * batch + slow_s
-        mean, done, made = contexts / batch, 0, list[Piece]()
-        while done < most:
-            at = mean + done
-            low = min(max(bisect_right(knots, at) - 1, 0), len(knots) - 2)
-            slope = (seconds[low + 1] - seconds[low]) / (knots[low + 1] - knots[low])
-            count = min(most - done, self._block_left(iteration + done))
-            if low < len(knots) - 2:
+        line = self._lines.get(batch) or self._line(batch)
+        knots, seconds, slopes, pad_s, cpu_s = line
+        fixed_s, block, noises = cpu_s + slow_s, self.params.noise_block, self._noises
+        at, last, made = contexts / batch, len(knots) - 2, list[Piece]()
+        while most > 0:
+            low = min(max(bisect_right(knots, at) - 1, 0), last)
+            count = min(most, block - iteration % block)
+            if low < last:
                 count = min(count, max(1, int(knots[low + 1] - at) + 1))
-            noise = self._noise(iteration + done)
-            kernel_s = seconds[low] + slope * (at - knots[low]) + pad_s
-            made.append(Piece(count, noise * kernel_s + fixed_s, noise * slope))
-            done += count
+            noise = noises[iteration // block % _NOISE_TABLE]
+            kernel_s = seconds[low] + slopes[low] * (at - knots[low]) + pad_s
+            made.append(Piece(count, noise * kernel_s + fixed_s, noise * slopes[low]))
+            at, iteration, most = at + count, iteration + count, most - count
         return made
 
     def prefill_s(
         self, parts: Sequence[tuple[int, int]], iteration: int, slow_s: float = 0.0
     ) -> float:
         """One prefill pass over (new, prefix) parts of several requests."""
+        point_s = self._prefill_point_s
+        if len(parts) == 1:
+            new, prefix = parts[0]
+            kernel_s = point_s(new, 0)
+            if prefix:
+                kernel_s = max(kernel_s, point_s(new, prefix))
+        else:
+            kernel_s = self._together_s(parts)
+        kernel_s = max(kernel_s, self._least_s)
+        noise = self._noises[iteration // self.params.noise_block % _NOISE_TABLE]
+        return kernel_s * noise + self.params.prefill_cpu_s + slow_s
+
+    def _together_s(self, parts: Sequence[tuple[int, int]]) -> float:
+        """One kernel launch for all; each attends to itself, not to its neighbours in the batch."""
+        point_s = self._prefill_point_s
         total = sum(new for new, _ in parts)
-        pair_s = _pair_s(self.system, self.model, self.degree)
-        # One kernel launch for all; each attends to itself, not to its neighbours in the batch.
         apart = total * total - sum(new * new for new, _ in parts)
-        kernel_s = self._prefill_point_s(total, 0) - pair_s * apart / 2
-        kernel_s += sum(
-            max(0.0, self._prefill_point_s(new, prefix) - self._prefill_point_s(new, 0))
-            for new, prefix in parts
-            if prefix
+        kernel_s = point_s(total, 0) - _pair_s(self.system, self.model, self.degree) * apart / 2
+        return kernel_s + sum(
+            max(0.0, point_s(new, prefix) - point_s(new, 0)) for new, prefix in parts if prefix
         )
-        kernel_s = max(kernel_s, self._prefill_point_s(1, 0))
-        return kernel_s * self._noise(iteration) + self.params.prefill_cpu_s + slow_s
 
     def _prefill_point_s(self, new: int, prefix: int) -> float:
-        news, prefixes, table = _prefill_table(self.system, self.model, self.degree)
+        """Straight in the logarithms of `new`, straight in `prefix`; flat below the sweep."""
+        news, prefixes, table, slopes = self._prefill_curves
+        x = new if new > news[0] else news[0]
+        row = min(bisect_right(news, x), len(news) - 1) - 1
+        if prefix == 0:
+            return table[0][row] * (x / news[row]) ** slopes[0][row]
         column = min(max(bisect_right(prefixes, prefix) - 1, 0), len(prefixes) - 2)
-        low_s = _loglog(news, table[column], new)
-        high_s = _loglog(news, table[column + 1], new)
+        ratio = x / news[row]
+        low_s = table[column][row] * ratio ** slopes[column][row]
+        high_s = table[column + 1][row] * ratio ** slopes[column + 1][row]
         share = (prefix - prefixes[column]) / (prefixes[column + 1] - prefixes[column])
         return low_s + (high_s - low_s) * share
+
+    @cached_property
+    def _prefill_curves(self) -> tuple[list[float], list[float], Table, Table]:
+        news, prefixes, table = _prefill_table(self.system, self.model, self.degree)
+        slopes = [
+            [log(ys[i + 1] / ys[i]) / log(news[i + 1] / news[i]) for i in range(len(news) - 1)]
+            for ys in table
+        ]
+        return news, prefixes, table, slopes
+
+    @cached_property
+    def _least_s(self) -> float:
+        return self._prefill_point_s(1, 0)
+
+    @cached_property
+    def _noises(self) -> list[float]:
+        if self.params.noise_sigma == 0.0:
+            return [1.0] * _NOISE_TABLE
+        return _noise_table(self.params.seed, self.params.noise_sigma)
+
+    @cached_property
+    def _lines(self) -> dict[int, Line]:
+        return {}
+
+    def _line(self, batch: int) -> Line:
+        """Knots, seconds there, slopes between, padding and CPU seconds of that batch."""
+        knots, seconds = _decode_line(self.system, self.model, self.degree, batch)
+        slopes = [
+            (seconds[i + 1] - seconds[i]) / (knots[i + 1] - knots[i]) for i in range(len(knots) - 1)
+        ]
+        cpu_s = self.params.cpu_iteration_s + self.params.cpu_sequence_s * batch
+        self._lines[batch] = (knots, seconds, slopes, self._padding_s(batch), cpu_s)
+        return self._lines[batch]
 
     def _padding_s(self, batch: int) -> float:
         if not self.params.graph_steps or batch > CAPTURED[-1]:
@@ -134,15 +184,6 @@ class Truth:
         knots, seconds = _decode_line(self.system, self.model, self.degree, batch)
         slope = (seconds[1] - seconds[0]) / (knots[1] - knots[0])
         return seconds[0] - slope * knots[0]
-
-    def _block_left(self, iteration: int) -> int:
-        return self.params.noise_block - iteration % self.params.noise_block
-
-    def _noise(self, iteration: int) -> float:
-        if self.params.noise_sigma == 0.0:
-            return 1.0
-        table = _noise_table(self.params.seed, self.params.noise_sigma)
-        return table[iteration // self.params.noise_block % _NOISE_TABLE]
 
 
 def load_truth(system: str, model: str, degree: int, params: TruthParams | None = None) -> Truth:
@@ -231,11 +272,3 @@ def _noise_table(seed: int, sigma: float) -> list[float]:
 def _linear(xs: list[float], ys: list[float], x: float) -> float:
     low = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
     return ys[low] + (ys[low + 1] - ys[low]) * (x - xs[low]) / (xs[low + 1] - xs[low])
-
-
-def _loglog(xs: list[float], ys: list[float], x: float) -> float:
-    """Straight in the logarithms; flat below the sweep (the weights are read for one token too)."""
-    x = max(x, xs[0])
-    low = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
-    slope = log(ys[low + 1] / ys[low]) / log(xs[low + 1] / xs[low])
-    return ys[low] * (x / xs[low]) ** slope

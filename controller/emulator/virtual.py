@@ -27,6 +27,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._coming: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._asked = 0
+        self._stopped = False
         self._failure: BaseException | None = None
 
     def at(self, fleet_s: float, callback: Callable[..., object], *args: Any) -> None:
@@ -35,31 +36,33 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         due_s = fleet_s if fleet_s > self.now_s else self.now_s
         heapq.heappush(self._coming, (due_s, self._asked, callback, args))
 
-    def run(self, until: Callable[[], bool]) -> None:
-        """Go on until that is true or nothing is left to do; a callback's error ends it."""
+    def stop(self, *_: object) -> None:
+        """Let `run` return once what is happening now has happened."""
+        self._stopped = True
+
+    def run(self) -> None:
+        """Go on until stopped or nothing is left to do; a callback's error ends it."""
+        self._stopped = False
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            while not until():
-                if not self._turn():
-                    return
+            self._run()
         finally:
             asyncio._set_running_loop(outer)
 
-    def _turn(self) -> bool:
-        """Everything that is ready, else the next event; False when there is none."""
-        ready = self._ready
-        if ready:
-            while ready:
-                ready.popleft()._run()
-            self._check()
-            return True
-        if not self._coming:
-            return False
-        self.now_s, _, callback, args = heapq.heappop(self._coming)
-        self.events += 1
-        callback(*args)
-        return True
+    def _run(self) -> None:
+        ready, coming, next_of = self._ready, self._coming, heapq.heappop
+        while not self._stopped:
+            if ready:
+                while ready:
+                    ready.popleft()._run()
+                self._check()
+            elif coming:
+                self.now_s, _, callback, args = next_of(coming)
+                self.events += 1
+                callback(*args)
+            else:
+                return
 
     def _check(self) -> None:
         if self._failure is not None:

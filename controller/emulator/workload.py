@@ -7,7 +7,7 @@ seed gives the same groups; the epoch varies what happens within them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import exp
 from statistics import NormalDist
@@ -96,8 +96,15 @@ def generate(
 def workload_hash(trajectories: Sequence[TrajectorySpec]) -> str:
     """16 hex digits of everything a workload says: printed beside every result made from it."""
     digest = blake2b(digest_size=8)
-    for trajectory in trajectories:
-        digest.update(repr(astuple(trajectory)).encode())
+    for t in trajectories:
+        digest.update(repr((t.trajectory_id, t.group_id, t.sample_index, t.task)).encode())
+        for s in t.steps:
+            row = (
+                s.observation_tokens, s.output_tokens, s.tool_name, s.tool_s, s.tool_synthetic,
+                s.reset,
+            )  # fmt: skip
+            digest.update(repr(row).encode())
+        digest.update(repr(t.truncated).encode())
     return digest.hexdigest()
 
 
