@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,18 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heddle.collector import conventions as c
-from heddle.collector.columns import SCHEMA
-from heddle.collector.keys import UNKNOWN, Ends, Hashes, Keys, hashes
+from heddle.collector.columns import SCHEMA, Flood
+from heddle.collector.floods import Change, Folds
+from heddle.collector.keys import UNKNOWN, Ends, Hashes, Keys, hashes_of
 from heddle.collector.rollups import touching
 
 _INSERT: Final = (
     "INSERT INTO {table} BY NAME "
-    "SELECT * REPLACE (attrs::JSON::VARIANT AS attrs) FROM incoming_{table};"
-    + touching("incoming_{table}")
+    "SELECT {columns}, attrs::JSON::VARIANT AS attrs FROM incoming;" + touching("incoming")
 )
 _DELETE: Final = (
-    "DELETE FROM {table} USING {source} "
-    "WHERE {table}.trace_id = {source}.trace_id AND {table}.span_id = {source}.span_id"
+    "DELETE FROM {table} USING incoming i "
+    "WHERE {table}.trace_id = i.trace_id AND {table}.span_id = i.span_id"
 )
 _STARTS: Final = {"span_id": "starts_span_id", "op": "starts_op"}
 
@@ -45,6 +46,7 @@ class _Work:
     marker_keys: Hashes
     closed: Any
     closed_keys: set[int]
+    folds: Change
 
 
 class Committer:
@@ -53,12 +55,13 @@ class Committer:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._keys = Keys()
+        self.folds = Folds(connection)
         self._open: set[int] = set()
         self._recall()
 
-    def commit(self, table: Any, *, heartbeat: bool = False) -> int:
+    def commit(self, table: Any, floods: Sequence[Flood] = (), *, heartbeat: bool = False) -> int:
         """Store *table* (columns.SCHEMA) durably; how many rows were new or replaced older ones."""
-        work = self._sift(table)
+        work = self._sift(table, floods)
         con = self._connection
         con.begin()
         try:
@@ -72,36 +75,42 @@ class Committer:
         self._keys.put(work.keys, work.ends)
         self._open -= work.closed_keys
         self._open.update(work.marker_keys.tolist())
-        return work.spans.num_rows + work.markers.num_rows
+        self.folds.keep(work.folds)
+        return work.spans.num_rows + work.markers.num_rows + len(work.folds.keys)
 
     def close(self) -> None:
         """Close the writer's cursor."""
         self._connection.close()
 
     def _write(self, work: _Work) -> None:
+        if not work.folds.is_empty:
+            self.folds.write(work.folds)
         steps = (
-            (work.replaced, "replaced", _DELETE.format(table="spans", source="replaced")),
-            (work.spans, "incoming_spans", _INSERT.format(table="spans")),
-            (work.closed, "closed", _DELETE.format(table="markers", source="closed")),
-            (work.markers, "incoming_markers", _INSERT.format(table="markers")),
+            (work.replaced, _DELETE.format(table="spans")),
+            (work.spans, _insert("spans", work.spans)),
+            (work.closed, _DELETE.format(table="markers")),
+            (work.markers, _insert("markers", work.markers)),
         )
-        for rows, name, statement in steps:
+        for rows, statement in steps:
             if rows.num_rows:
-                self._connection.register(name, rows)
+                self._connection.register("incoming", rows)
                 try:
                     self._connection.execute(statement)
                 finally:
-                    self._connection.unregister(name)
+                    self._connection.unregister("incoming")
 
-    def _sift(self, table: Any) -> _Work:
-        announces = _announces(table)
-        plain = table.filter(pa.array(~np.asarray(announces, bool)))
-        keys, ends = _keys(plain), _ends(plain)
+    def _sift(self, table: Any, floods: Sequence[Flood]) -> _Work:
+        plain, announcing = _parted(table)
+        keys, ends = hashes_of(plain), _ends(plain)
         known = self._keys.ends(keys)
         rows = _latest(keys, ends, ends > known)
         keys, ends, known, spans = keys[rows], ends[rows], known[rows], plain.take(rows)
-        closing = np.fromiter((k in self._open for k in keys.tolist()), bool, len(keys))
-        markers, marker_keys = self._new_markers(table.filter(announces), set(keys.tolist()))
+        arriving = keys.tolist()
+        closing = np.fromiter((k in self._open for k in arriving), bool, len(keys))
+        markers, marker_keys = self._new_markers(announcing, set(arriving))
+        folds = self.folds.sift(floods, arriving)
+        if folds.closed:
+            spans = _with_folded(spans, [folds.closed.get(k) for k in arriving])
         return _Work(
             spans,
             keys,
@@ -111,15 +120,18 @@ class Committer:
             marker_keys,
             spans.filter(pa.array(closing)).select(["trace_id", "span_id"]),
             set(keys[closing].tolist()),
+            folds,
         )
 
     def _new_markers(self, markers: Any, arriving: set[int]) -> tuple[Any, Hashes]:
+        if not markers.num_rows:
+            return markers, np.zeros(0, np.uint64)
         for target, source in _STARTS.items():
             at = SCHEMA.get_field_index(target)
             markers = markers.set_column(at, SCHEMA.field(target), markers[source])
         at = SCHEMA.get_field_index("end_ns")
         markers = markers.set_column(at, "end_ns", pa.nulls(markers.num_rows, pa.int64()))
-        keys = _keys(markers)
+        keys = hashes_of(markers)
         stored = self._keys.ends(keys) != UNKNOWN
         pending = [k not in self._open and k not in arriving for k in keys.tolist()]
         rows = _latest(keys, np.zeros(len(keys), np.int64), ~stored & np.array(pending, bool))
@@ -131,25 +143,42 @@ class Committer:
             "SELECT trace_id, span_id, end_ns FROM spans"
         ).to_arrow_reader(100_000)
         for batch in reader:
-            self._keys.put(_keys(batch), _ends(batch))
+            self._keys.put(hashes_of(batch), _ends(batch))
         rows = self._connection.sql("SELECT trace_id, span_id FROM markers").to_arrow_table()
-        self._open.update(_keys(rows).tolist())
+        self._open.update(hashes_of(rows).tolist())
 
 
-def _announces(table: Any) -> Any:
-    """Which rows are start markers that name a span and its operation."""
+def _parted(table: Any) -> tuple[Any, Any]:
+    """Spans, and start markers that name a span and its operation."""
+    if c.START not in table.column("op").unique().to_pylist():
+        return table, table.slice(0, 0)
     named = zip(
         *(_texts(table, name) for name in ("op", "starts_op", "starts_span_id")), strict=True
     )
-    return pa.array([op == c.START and bool(a) and _is_id(s) for op, a, s in named], pa.bool_())
+    announces = [op == c.START and bool(a) and _is_id(s) for op, a, s in named]
+    return table.filter(pa.array([not each for each in announces])), table.filter(
+        pa.array(announces)
+    )
+
+
+def _insert(table: str, rows: Any) -> str:
+    """Names only the columns that hold something: most of the hundred are null in any commit."""
+    held = [
+        f'"{field.name}"'
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+        if field.name != "attrs" and column.null_count < rows.num_rows
+    ]
+    return _INSERT.format(table=table, columns=", ".join(held))
+
+
+def _with_folded(spans: Any, folds: Sequence[Any]) -> Any:
+    at = SCHEMA.get_field_index("folded")
+    counts = pa.array([fold and fold.spans for fold in folds], pa.int64())
+    return spans.set_column(at, SCHEMA.field("folded"), counts)
 
 
 def _is_id(value: str | None) -> bool:
     return value is not None and re.fullmatch("[0-9a-f]{16}", value) is not None
-
-
-def _keys(table: Any) -> Hashes:
-    return hashes(_texts(table, "trace_id"), _texts(table, "span_id"))
 
 
 def _texts(table: Any, column: str) -> list[str]:

@@ -9,7 +9,7 @@ key with a chance of about one in a million.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,45 @@ _MIX: Final = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64
 )
 
+_NIBBLE: Final = np.zeros(256, np.uint8)
+_NIBBLE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint8)
+
 Ends = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 
 def hashes(trace_ids: Sequence[str], span_ids: Sequence[str]) -> Hashes:
     """One 64-bit key per span."""
-    traces, spans = _words(trace_ids, 2), _words(span_ids, 1)
+    return _mixed(_words(trace_ids, 2), _words(span_ids, 1))
+
+
+def hashes_of(table: Any) -> Hashes:
+    """The same of a table's columns trace_id and span_id, read as Arrow holds them."""
+    if not table.num_rows:
+        return np.zeros(0, np.uint64)
+    traces, spans = _bytes(table, "trace_id", 32), _bytes(table, "span_id", 16)
+    return _mixed(_digits(traces), _digits(spans))
+
+
+def _mixed(traces: Hashes, spans: Hashes) -> Hashes:
     return traces[:, 0] * _MIX[0] ^ traces[:, 1] * _MIX[1] ^ spans[:, 0] * _MIX[2]
+
+
+def _bytes(table: Any, column: str, width: int) -> NDArray[np.uint8]:
+    """The characters of a string column whose values all have that many, one row each."""
+    whole = table.column(column)
+    array = whole.combine_chunks() if hasattr(whole, "combine_chunks") else whole
+    text = np.frombuffer(array.buffers()[2], np.uint8)
+    # An array may be a slice of its buffers; all ids being as wide, its first one says where.
+    begin = array.offset * width
+    return text[begin : begin + len(array) * width].reshape(-1, width)
+
+
+def _digits(text: NDArray[np.uint8]) -> Hashes:
+    """Hex digits, sixteen a word."""
+    nibbles = _NIBBLE[text]
+    joined = (nibbles[:, 0::2] << 4) | nibbles[:, 1::2]
+    return np.ascontiguousarray(joined).view(">u8").astype(np.uint64)
 
 
 def _words(ids: Sequence[str], words: int) -> Hashes:
@@ -67,8 +98,10 @@ class Keys:
 
 
 def _sorted(keys: Hashes, ends: Ends) -> tuple[Hashes, Ends]:
-    order = np.lexsort((ends, keys))
+    # Stable: on two sorted runs one after the other it merges, 5 million in 0.1 s.
+    order = np.argsort(keys, kind="stable")
     keys, ends = keys[order], ends[order]
-    # Of a stretch of equal keys the last has the latest end.
-    last = np.append(keys[1:] != keys[:-1], True)
-    return keys[last], ends[last]
+    first = np.append(True, keys[1:] != keys[:-1])
+    if first.all():
+        return keys, ends
+    return keys[first], np.maximum.reduceat(ends, np.flatnonzero(first))

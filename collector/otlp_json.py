@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import orjson
 
-from heddle.collector.columns import BadSpan, Origin, Rows, Span, hex_id, parent_id
+from heddle.collector.attributes import BadSpan, finite
+from heddle.collector.columns import Origin, Rows, Span, hex_id, parent_id
 
 
 class NotOtlp(ValueError):
@@ -31,17 +32,28 @@ def read(body: bytes, rows: Rows) -> None:
     for group in _list(_object(document, "the document"), "resourceSpans"):
         resource = _attributes(_object(group.get("resource") or {}, "resource"))
         for scope in _list(group, "scopeSpans"):
-            name = _object(scope.get("scope") or {}, "scope").get("name")
-            origin = Origin(resource, name if isinstance(name, str) else None)
+            own = _object(scope.get("scope") or {}, "scope")
+            name = own.get("name")
+            info = _scope_info(own, scope.get("schemaUrl") or group.get("schemaUrl"))
+            origin = Origin(resource, name if isinstance(name, str) else None, info)
             for span in _list(scope, "spans"):
                 _keep(span, number, origin, rows)
                 number += 1
 
 
+def _scope_info(scope: dict[str, Any], schema_url: Any) -> dict[str, Any]:
+    known = {"version": scope.get("version"), "schema_url": schema_url}
+    attributes = _attributes(scope)
+    return {k: v for k, v in known.items() if v and isinstance(v, str)} | (
+        {"attributes": attributes} if attributes else {}
+    )
+
+
 def _keep(span: dict[str, Any], number: int, origin: Origin, rows: Rows) -> None:
     try:
         rows.add(_span(span), origin)
-    except (BadSpan, NotOtlp) as error:
+    except (BadSpan, NotOtlp, RecursionError) as error:
+        rows.without_ids += not span.get("traceId") and not span.get("spanId")
         rows.reject(f"span {number} ({span.get('name', '')!r})", str(error))
 
 
@@ -62,7 +74,8 @@ def _span(span: dict[str, Any]) -> Span:
         trace_state=_text(span, "traceState"),
         events=[_event(e) for e in events] if events else None,
         links=[_link(e) for e in links] if links else None,
-        dropped=_integer(span, "droppedAttributesCount"),
+        dropped=sum(_integer(span, f"dropped{what}Count") for what in _DROPPED),
+        flags=_integer(span, "flags"),
     )
 
 
@@ -80,6 +93,8 @@ def _link(link: dict[str, Any]) -> dict[str, Any]:
         "trace_id": _text(link, "traceId").lower(),
         "span_id": _text(link, "spanId").lower(),
     }
+    if link.get("traceState"):
+        known["trace_state"] = _text(link, "traceState")
     attributes = _attributes(link)
     return {**known, "attributes": attributes} if attributes else known
 
@@ -130,14 +145,15 @@ def _any(value: Any) -> Any:
     return None
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> float | str:
     try:
-        return float(value)
+        return finite(float(value))
     except (TypeError, ValueError):
         message = f"doubleValue {value!r} is no number"
         raise BadSpan(message) from None
 
 
+_DROPPED: Final = ("Attributes", "Events", "Links")
 _KINDS: Final[dict[str, Callable[[Any], Any]]] = {
     "stringValue": str,
     "intValue": lambda v: _integer({"intValue": v}, "intValue"),

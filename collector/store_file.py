@@ -18,6 +18,7 @@ from heddle.collector import conventions as c
 from heddle.collector import rollups, sealed
 from heddle.collector.columns import SCHEMA
 from heddle.collector.errors import CollectorError, StoreHeld, StoreTooNew
+from heddle.collector.floods import TABLE_SQL as FOLDS_SQL
 
 SCHEMA_VERSION: Final = 1
 TABLES: Final = ("spans", "markers")
@@ -85,6 +86,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     connection.execute(
         "CREATE TABLE IF NOT EXISTS heddle_schema (version INTEGER, conventions VARCHAR);"
         "CREATE TABLE IF NOT EXISTS heartbeat (at_ns BIGINT);"
+        f"{FOLDS_SQL}"
     )
     rows = connection.execute("SELECT max(version) FROM heddle_schema").fetchall()
     version: int | None = rows[0][0]

@@ -122,9 +122,8 @@ def test_logs_sent_as_traces_are_recognised(collector):
     record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=5)
     record.body.string_value = "hello"
     reply = collector.post(request.SerializeToString())
-    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    assert partial.rejected_spans == 1
-    assert "were logs or metrics sent as traces?" in partial.error_message
+    assert reply.status_code == 400
+    assert "were logs or metrics sent" in status_pb2.Status.FromString(reply.content).message
 
 
 def test_json_ids_may_be_upper_case_and_numbers_strings(collector):
