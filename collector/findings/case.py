@@ -48,14 +48,15 @@ class Case:
 
     @cached_property
     def alone_share(self) -> float:
-        """Of the wall, the share in which at most one worker was busy."""
+        """Of the time in which anybody was busy, the share in which only one worker was."""
         strips = [x for x in self.accounts.strips if x.state in BUSY]
         edges = [(x.start_ns, 1) for x in strips] + [(x.end_ns, -1) for x in strips]
-        busy, since_ns, crowd_ns = 0, 0, 0
+        busy, since_ns = 0, 0
+        spent = [0, 0, 0]
         for at_ns, change in sorted(edges):
-            crowd_ns += (at_ns - since_ns) * (busy > 1)
+            spent[min(busy, 2)] += at_ns - since_ns
             busy, since_ns = busy + change, at_ns
-        return 1.0 - _ratio(crowd_ns, self.accounts.wall_ns) if strips else 0.0
+        return _ratio(spent[1], spent[1] + spent[2])
 
     @cached_property
     def starver(self) -> tuple[str, float]:

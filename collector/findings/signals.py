@@ -99,18 +99,19 @@ def signals(
     missing = _missing(steps)
     cache = _Cache.of(steps)
     by_worker = _tokens(facts, steps)
+    retractions = _sums(_outside_syncs(steps, fleet), "retractions")
     return Signals(
         steps=steps.height,
         missing_steps=sum(missing.values()),
         incomplete=len(missing),
         dropped=dropped,
         timeouts=_timeouts(steps),
-        retractions=_sums(_outside_syncs(steps, fleet), "retractions"),
+        retractions=retractions,
         prefilled_tokens=cache.prefilled,
         moved_steps=cache.moved_steps,
         moved_tokens=cache.moved,
-        # Without a single hit there is no prefix cache to thrash.
-        thrashed_tokens=cache.thrashed if cache.hits else 0,
+        # Without a single hit and with KV to spare there is no prefix cache to thrash.
+        thrashed_tokens=cache.thrashed if cache.hits or retractions else 0,
         movers=len(cache.movers),
         worker_tokens=by_worker,
         slowest=_slowest(facts, steps),
@@ -136,7 +137,7 @@ def _missing(steps: pl.DataFrame) -> dict[str, int]:
 
 
 def _timeouts(steps: pl.DataFrame) -> int:
-    said = pl.col("error_type").str.to_lowercase().str.contains("time.?out")
+    said = pl.col("error_type").str.to_lowercase().str.contains("timed?[ _-]?out")
     return steps.filter(said).height
 
 

@@ -96,13 +96,13 @@ def one_straggler(case: Case) -> Finding | None:
 
 def one_at_a_time(case: Case) -> Finding | None:
     """Several workers serve, but one after the other."""
-    alone, served = case.alone_share, [w for w, x in case.busy_shares.items() if x > 0]
-    if alone < t.ALONE or len(served) < 2 or case.starver[1] >= t.ONE_TRAJECTORY:
+    alone, served = case.alone_share, [x for x in case.busy_shares.values() if x > 0]
+    if alone < t.ALONE or len(served) < 3 or max(served) > sum(served) / 2:
         return None
     lost = case.share(STARVED_STATES)
     title = (
-        f"{len(served)} workers served, but in {alone:.0%} of the time at most one of them was "
-        f"busy: requests reach the fleet one after the other"
+        f"{len(served)} workers served, but in {alone:.0%} of the busy time only one of them: "
+        f"requests reach the fleet one after the other"
     )
     knob = "client concurrency: send the samples in parallel (more agent loops, no serial judge)"
     return finding("one-at-a-time", lost, title, "strips?limit=200", knob)

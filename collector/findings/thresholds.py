@@ -41,8 +41,8 @@ DECODE_BOUND: Final = _t(
     "DECODE_BOUND", 0.6, "of that trajectory's time", "decode; below, the trajectory itself waits"
 )
 ALONE: Final = _t(
-    "ALONE", 0.8, "of the wall",
-    "at most one worker was busy although several served (rllm#292: 1,389 s, one GPU at a time)",
+    "ALONE", 0.8, "of the busy time",
+    "only one worker was busy although three or more served (rllm#292: 1,389 s, one GPU at a time)",
 )  # fmt: skip
 GATHER_S: Final = _t(
     "GATHER_S", 1800.0, "s",
