@@ -90,10 +90,13 @@ class Emitter:
         instance: str | None = None,
         resource: Mapping[str, Any] | None = None,
         token: str | None = None,
+        exporter: SpanExporter | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else None
         url = endpoint.rstrip("/") + "/v1/traces"
-        self._sender = _Counted(OTLPSpanExporter(url, headers=headers, timeout=SEND_TIMEOUT_S))
+        self._sender = _Counted(
+            exporter or OTLPSpanExporter(url, headers=headers, timeout=SEND_TIMEOUT_S)
+        )
         self._processor = BatchSpanProcessor(
             self._sender,
             max_queue_size=QUEUE_SPANS,

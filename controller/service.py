@@ -39,6 +39,7 @@ from heddle.controller.loop import Loop
 from heddle.controller.predictors import Predictors
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
+from heddle.controller.spool import SpoolingExporter
 from heddle.controller.switches import Switchboard
 from heddle.models.registry import Registry
 
@@ -250,7 +251,16 @@ def _token(config: ControllerConfig) -> str:
 def _emitter(config: ControllerConfig) -> Emitter | None:
     if config.collector is None or config.spans is not None:
         return None
-    return Emitter(config.collector, service="heddle-controller", token=config.collector_token)
+    spool = None
+    if config.data_dir is not None:
+        token = config.collector_token
+        spool = SpoolingExporter(config.collector, config.data_dir / "spool", token=token)
+    return Emitter(
+        config.collector,
+        service="heddle-controller",
+        token=config.collector_token,
+        exporter=spool,
+    )
 
 
 def _launcher(config: ControllerConfig) -> Launcher:
