@@ -237,7 +237,7 @@ def by_worker(passes: Sequence[PassRecord]) -> dict[str, list[PassRecord]]:
 def truth(result: RolloutResult) -> dict[str, float]:
     """GPU-seconds that engines really spent: busy, weight_sync, down, and idle (the rest)."""
     degrees = {worker.worker_id: worker.degree for worker in result.workers}
-    spent = dict.fromkeys(("busy", "weight_sync", "down"), 0.0)
+    spent: dict[str, float] = dict.fromkeys(("busy", "weight_sync", "down"), 0.0)
     for one in result.passes:
         state = "busy" if one.state in ("prefill", "decode") else one.state
         spent[state] += degrees[one.worker_id] * (one.end_s - one.start_s)

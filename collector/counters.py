@@ -146,10 +146,10 @@ def _within(strips: Sequence[Strip], start_ns: int, end_ns: int) -> int:
 def refined(accounts: Accounts, rows: Sequence[Counted]) -> dict[tuple[Any, int, str], int]:
     """GPU-ns by worker, degree and state with host_overhead taken from the busy states in
     proportion; sums to what `accounts.by_worker` sums to."""
-    cells: dict[tuple[Any, int, str], int] = dict(accounts.by_worker)
+    cells: dict[tuple[Any, int, str], int] = {**accounts.by_worker}
     for row in rows:
         over = row.host_overhead_ns or 0
-        busy = {
+        busy: dict[tuple[Any, int, str], int] = {
             key: amount
             for key, amount in accounts.by_worker.items()
             if key[0] == row.worker_id and key[2] in BUSY and amount

@@ -38,7 +38,7 @@ class Fleet:
     trajectories: int = 0
     steps: int = 0
 
-    def table(self, since: float, until: float) -> pa.Table:
+    def table(self, since: float, until: float) -> Any:
         """Spans that end within that part of the rollout; from 0 on also the markers."""
         lo, hi = (self._at(share) for share in (since, until))
         rows = [row for row in self.rows if lo <= _seen_ns(row, self.start_ns) < hi]

@@ -80,7 +80,7 @@ def _partition(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
 def _cells(found: Result, source: str) -> dict[tuple[Any, int, str], int]:
     if source == "counters":
         return refined(found.accounts, found.counted)
-    return dict(found.accounts.by_worker)
+    return {**found.accounts.by_worker}
 
 
 def _wanted(filters: Filters, **values: str | None) -> bool:
