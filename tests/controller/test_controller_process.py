@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import threading
 
 import httpx
 import psutil
@@ -12,6 +13,7 @@ from controller_processes import SPEED, processes, until
 from predictor_weights import saved
 
 from heddle.app.driver import drive
+from heddle.collector import ids
 from heddle.collector.client import CollectorClient
 from heddle.collector.tracing import Emitter
 from heddle.controller import wire
@@ -20,8 +22,8 @@ from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
 from heddle.models.registry import Registry
 
 
-def spec(number: int) -> TrajectorySpec:
-    steps = (StepSpec(64, 20, "bash", 1.0), StepSpec(16, 30, None, 0.0))
+def spec(number: int, tokens: int = 30) -> TrajectorySpec:
+    steps = (StepSpec(64, 20, "bash", 1.0), StepSpec(16, tokens, None, 0.0))
     return TrajectorySpec(f"t{number}", f"g{number % 2}", number // 2, "math", steps)
 
 
@@ -92,3 +94,39 @@ def test_a_reward_by_http_reaches_the_store_without_any_client_spans(tmp_path):
                 if row["state"] == "finished" and row["reward"] is not None
             ])  # fmt: skip
     assert [(r["reward"], r["outcome"], r["steps"]) for r in rows] == [(0.25, "solved", 2)]
+
+
+def test_killed_collector_and_killed_engine_cost_no_request_and_no_span(tmp_path):
+    with processes(tmp_path) as p:
+        collector = p.collector()
+        engines = [p.engine("w0"), p.engine("w1")]
+        p.controller("--worker", p.at("w0"), "--worker", p.at("w1"))
+        collector.kill()
+        collector.wait()
+        begun = p.client().begin_rollout(wire.RolloutBegin(run="r", rollout="o", expected=64))
+        killer = threading.Timer(0.8, engines[0].kill)
+        killer.start()
+        result = played(p, [spec(i, tokens=1500) for i in range(64)], "o")
+        killer.join()
+        p.client().end_rollout("r", "o")
+        p.collector()
+        with CollectorClient(p.at("queries")) as store:
+            until(lambda: store.query("rollouts", run="r").height)
+            steps = until(lambda: _answered(store, 128))
+    assert begun.layout == [1, 1]
+    assert (result.finished, dict(result.errors)) == (64, {})
+    # Each step once; what ran on the killed engine ran again on the other one.
+    assert len({(s["trajectory_id"], s["step_index"]) for s in steps}) == 128
+    again = [s for s in steps if s["span_id"] != _first_attempt(s)]
+    assert {s["worker_id"] for s in again} == {"w1"}
+    assert again
+
+
+def _answered(store, count):
+    rows = store.query("steps", run="r", rollout="o", limit=10_000).to_dicts()
+    good = [r for r in rows if r["error_type"] is None and r["state"] == "finished"]
+    return good if len(good) == count else []
+
+
+def _first_attempt(step):
+    return ids.step_span_id("r", step["trajectory_id"], step["step_index"], 0)
