@@ -15,6 +15,7 @@ from heddle.controller.emulator.batch import CLIP_TOKENS, Batch, Live
 from heddle.controller.emulator.cache import PrefixCache
 from heddle.controller.emulator.request import EngineConfig
 from heddle.controller.emulator.span import SpanCache
+from heddle.controller.emulator.tree import Node
 
 # Share of the promised output set aside for each running request: 0.7, falling to 0.098 over 600
 # iterations (schedule_conservativeness 1), raised again by a retraction.
@@ -72,13 +73,16 @@ class Scheduler:
 
     def take(self, tokens: int) -> None:
         """Make tokens of KV private to a request, evicting what stands in the way."""
-        short = tokens - self.free_tokens
-        if short > 0:
-            self.cache.evict(short)
+        cache = self.cache
         self.private_tokens += tokens
+        over = self.private_tokens + cache.locked_tokens + cache.evictable_tokens - self.capacity
+        if over > 0:
+            cache.evict(over)
 
     def admit(self, now_s: float) -> list[Part]:
         """The next prefill pass; empty when decode may go on."""
+        if self.chunked is None and not self.waiting:
+            return []
         parts = self._continue_chunk()
         room = self.config.chunk_tokens - sum(part.new for part in parts)
         if self.config.preemption_threshold is not None:
@@ -134,17 +138,27 @@ class Scheduler:
     def keep(self, live: Live, tokens: int, now_s: float) -> None:
         """Put its first `tokens` into the tree and lock them: private KV becomes shared."""
         ids = live.ids if tokens <= len(live.ids) else live.tokens()
-        _, node = self.cache.insert(ids[:tokens], now_s)  # pyright: ignore[reportArgumentType]
+        _, node = self.cache.insert(ids, tokens, now_s)  # pyright: ignore[reportArgumentType]
         self.cache.lock(node)
         self.drop(live)
         live.node, live.held, live.done = node, tokens, tokens
+
+    def _match(self, live: Live, now_s: float) -> tuple[int, Node]:
+        # At least one token is always prefilled: it gives the first output.
+        return self.cache.match(
+            live.ids,  # pyright: ignore[reportArgumentType] (ids or spans, by the engine's kind)
+            len(live.ids) - 1,
+            now_s,
+        )
 
     def drop(self, live: Live) -> None:
         """Give up its locks and its private KV."""
         if live.node is not None:
             self.cache.unlock(live.node)
-        self.private_tokens -= live.private
-        live.own(0)
+        own = live.private
+        if own:
+            self.private_tokens -= own
+            live.settled_private -= own
         live.node, live.held, live.done = None, 0, 0
 
     def _retraction_key(self, live: Live) -> tuple[int, int, int, int]:
@@ -175,7 +189,7 @@ class Scheduler:
 
     def _preempt(self, live: Live, promised: int, now_s: float) -> bool:
         threshold = self.config.preemption_threshold or 0
-        held, _ = self.cache.match(live.ids[:-1], now_s)  # pyright: ignore[reportArgumentType]
+        held, _ = self._match(live, now_s)
         need = len(live.ids) - held + min(live.remaining, CLIP_TOKENS)
         need -= self.available_tokens - self._reserved() - promised
         victims: list[Live] = []
@@ -203,7 +217,7 @@ class Scheduler:
         return reserved
 
     def _admit_one(self, live: Live, room: int, promised: int, now_s: float) -> Part | None:
-        held, node = self.cache.match(live.ids[:-1], now_s)  # pyright: ignore[reportArgumentType]
+        held, node = self._match(live, now_s)
         self.cache.lock(node)
         extend = len(live.ids) - held
         total = extend + min(live.remaining, CLIP_TOKENS)

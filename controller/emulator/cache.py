@@ -19,18 +19,18 @@ _BYTES = 4
 class PrefixCache(Tree):
     """Prefixes of token ids."""
 
-    def match(self, ids: Ids, now_s: float) -> tuple[int, Node]:
-        """How many leading tokens are held, and the node they end in; touches the path."""
-        return self._match(ids.tobytes(), now_s)
+    def match(self, ids: Ids, size: int, now_s: float) -> tuple[int, Node]:
+        """How many of the first `size` ids are held, and where they end; touches the path."""
+        return self._match(ids[:size].tobytes(), now_s)
 
-    def insert(self, ids: Ids, now_s: float) -> tuple[int, Node]:
-        """Hold these tokens; returns how many were held already and the node they end in."""
-        raw = ids.tobytes()
+    def insert(self, ids: Ids, size: int, now_s: float) -> tuple[int, Node]:
+        """Hold the first `size` ids; returns how many were held already and where they end."""
+        raw = ids[:size].tobytes()
         held, node = self._match(raw, now_s)
-        if held == len(ids):
+        if held == size:
             return held, node
         rest = raw[held * _BYTES :]
-        return held, self._leaf(node, rest[:_BYTES], rest, len(ids), now_s)
+        return held, self._leaf(node, rest[:_BYTES], rest, size, now_s)
 
     def _match(self, raw: bytes, now_s: float) -> tuple[int, Node]:
         node, at = self.root, 0

@@ -7,11 +7,7 @@ new part alone, since each continuation remembers where it ended.
 
 from __future__ import annotations
 
-from typing import Final
-
 from heddle.controller.emulator.tree import Node, Tree
-
-_WHOLE: Final = slice(None)
 
 
 class Span:
@@ -30,10 +26,6 @@ class Span:
 
     def __len__(self) -> int:
         return self.size
-
-    def __getitem__(self, part: slice = _WHOLE) -> Span:
-        """A prefix, as of a list."""
-        return self.to(part.indices(self.size)[1])
 
     def to(self, size: int) -> Span:
         """The same context, that long."""
@@ -56,16 +48,18 @@ class SpanCache(Tree):
         self._ends: dict[str, Node] = {}
         """Branch -> the deepest edge on its path that was last seen."""
 
-    def match(self, span: Span, now_s: float) -> tuple[int, Node]:
-        """How many leading tokens are held, and the node they end in; touches the end."""
-        node = self._known(span)
-        size, prompt_tokens = span.size, span.prompt_tokens
+    def match(self, span: Span, size: int, now_s: float) -> tuple[int, Node]:
+        """How many of its first `size` tokens are held, and where they end; touches the end."""
+        node, prompt_tokens = self._ends.get(span.branch, self.root), span.prompt_tokens
+        while not node.alive or node.end > size:
+            assert node.parent is not None
+            node = node.parent
         while node.end < size:
             key = span.prompt if node.end < prompt_tokens else span.branch
             child = node.children.get(key)
             if child is None:
                 break
-            shared = span.shared(child.what)
+            shared = min(span.shared(child.what), size)
             if shared < child.end:
                 lower = child.what
                 key = lower.prompt if shared < lower.prompt_tokens else lower.branch
@@ -76,24 +70,16 @@ class SpanCache(Tree):
         self._ends[span.branch] = node
         return node.end, node
 
-    def insert(self, span: Span, now_s: float) -> tuple[int, Node]:
-        """Hold that context; returns how much was held already and the node it ends in."""
-        held, node = self.match(span, now_s)
-        if held == span.size:
+    def insert(self, span: Span, size: int, now_s: float) -> tuple[int, Node]:
+        """Hold its first `size` tokens; returns how many were held already and where they end."""
+        held, node = self.match(span, size, now_s)
+        if held == size:
             return held, node
         key = span.prompt if held < span.prompt_tokens else span.branch
-        leaf = self._leaf(node, key, span, span.size, now_s)
+        leaf = self._leaf(node, key, span, size, now_s)
         self._ends[span.branch] = leaf
         return held, leaf
 
     def flush(self) -> None:
         super().flush()
         self._ends.clear()
-
-    def _known(self, span: Span) -> Node:
-        """The deepest remembered edge that lies within the span."""
-        node = self._ends.get(span.branch, self.root)
-        while not node.alive or node.end > span.size:
-            assert node.parent is not None
-            node = node.parent
-        return node
