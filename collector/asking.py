@@ -13,6 +13,7 @@ from heddle.collector.client import NEXT_HEADER, TOTAL_HEADER
 from heddle.collector.doors import arrow, error, open_doors
 from heddle.collector.errors import CollectorError, QueryRefused
 from heddle.collector.ingest import Ingest
+from heddle.collector.metrics import MEDIA, render
 from heddle.collector.queries.catalog import UnknownQuery, described, find
 from heddle.collector.queries.query import Answer
 from heddle.collector.queries.sql import Limits
@@ -43,6 +44,12 @@ def create_app(
         report = await health(store, ingest)
         return JSONResponse(report, 200 if report["ok"] else 503)
 
+    @app.get("/metrics")
+    def metrics(request: Request) -> Response:
+        if not bearer(request.headers.get("authorization", ""), tokens.query):
+            return error(401, "the query token is missing or wrong: Authorization: Bearer TOKEN")
+        return Response(render(store, ingest), media_type=MEDIA)
+
     @app.get("/v1/q/{name}")
     def query(name: str, request: Request) -> Response:
         if not bearer(request.headers.get("authorization", ""), tokens.query):
@@ -54,7 +61,7 @@ def create_app(
     def catalog() -> JSONResponse:
         return JSONResponse({"queries": described()})
 
-    _ = (healthz, query, catalog)
+    _ = (healthz, metrics, query, catalog)
     open_doors(app, store, tokens, limits, host)
     return app
 

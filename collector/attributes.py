@@ -21,7 +21,11 @@ RESOURCE_RANK: Final = 1_000
 
 
 class BadSpan(ValueError):
-    """This span cannot be kept; its neighbours can."""
+    """This span cannot be kept; its neighbours can. `reason` is one word for the counters."""
+
+    def __init__(self, message: str, reason: str = "attribute") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 Typed = tuple[str, int, Any]

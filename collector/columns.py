@@ -8,6 +8,7 @@ sends per forward pass are set apart as `floods`: they are counted, not kept.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ from heddle.collector.attributes import (
 )
 from heddle.collector.content import Content
 
+_DROPPED: Final = "heddle.sender.dropped"
 UNKNOWN_RUN: Final = "unknown"
 _STATUS: Final = ("unset", "ok", "error")
 _NAMED_BEFORE_COUNTING: Final = 5
@@ -123,7 +125,9 @@ class Rows:
         self._why: list[str] = []
         self.floods: list[Flood] = []
         self.rejected = 0
+        self.reasons: Counter[str] = Counter()
         self.without_ids = 0
+        self.sender_drops: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._rows) + len(self.floods)
@@ -159,12 +163,15 @@ class Rows:
             span.dropped,
         )
         hot = _hot(span, origin)
+        if _DROPPED in span.attributes:
+            self._note_drops(span, origin)
         self._rows.append(base)
         self._hots.append(hot)
 
-    def reject(self, what: str, why: str) -> None:
+    def reject(self, what: str, why: str, reason: str = "shape") -> None:
         """Count one span that is not kept; the first few are named."""
         self.rejected += 1
+        self.reasons[reason] += 1
         if len(self._why) < _NAMED_BEFORE_COUNTING:
             self._why.append(f"{what}: {why}")
 
@@ -216,6 +223,11 @@ class Rows:
         ]
         return span._replace(events=events)
 
+    def _note_drops(self, span: Span, origin: Origin) -> None:
+        dropped, service = span.attributes[_DROPPED], origin.service or UNKNOWN_RUN
+        if isinstance(dropped, int):
+            self.sender_drops[service] = max(dropped, self.sender_drops.get(service, 0))
+
     def _fold(self, span: Span) -> None:
         parent = span.parent_span_id or ""
         self.floods.append(Flood(span.trace_id, span.span_id, parent, span.start_ns, span.end_ns))
@@ -226,13 +238,13 @@ def hex_id(value: str, digits: int, what: str) -> str:
     if len(value) != digits:
         hint = "" if _is_hex(value) else ": ids must be hexadecimal, not base64"
         message = f"the {what} is {len(value) / 2:g} bytes long, expected {digits // 2}{hint}"
-        raise BadSpan(message)
+        raise BadSpan(message, "id")
     if not _is_hex(value):
         message = f"the {what} {value!r} is not hexadecimal"
-        raise BadSpan(message)
+        raise BadSpan(message, "id")
     if not value.strip("0"):
         message = f"the {what} is all zeros"
-        raise BadSpan(message)
+        raise BadSpan(message, "id")
     return value.lower()
 
 
@@ -249,7 +261,7 @@ def _is_hex(value: str) -> bool:
 def _bad_time(span: Span) -> BadSpan:
     what, value = ("start", span.start_ns), ("end", span.end_ns)
     name, at = what if not 0 <= what[1] <= INT64_MAX else value
-    return BadSpan(f"the {name} time {at} is outside 1970 to 2262")
+    return BadSpan(f"the {name} time {at} is outside 1970 to 2262", "time")
 
 
 def _is_flood(span: Span, origin: Origin) -> bool:

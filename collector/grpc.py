@@ -67,7 +67,9 @@ class _Export:
         await self._authorise(context)
         try:
             self._ingest.limits.take(host_of(context.peer()), len(body))
-            decoded = await self._ingest.take(body, otlp.PROTOBUF)
+            with self._ingest.arriving() as arrival:
+                arrival.grow(len(body))
+                decoded = await self._ingest.take(body, otlp.PROTOBUF)
         except Overloaded as error:
             await _refuse_for_now(context, str(error), error.retry_after_s)
         except (otlp.BadRequest, Unstorable) as error:

@@ -1,16 +1,22 @@
-"""What does a compressed body hold, without ever holding more than the limit?"""
+"""What does a compressed body hold, without ever holding more than the limit?
+
+Read in pieces. A body that grows past a quarter of the limit is first counted to its end without
+being kept, so that a bomb costs time and no memory.
+"""
 
 from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import zstandard
 
+_PIECE_BYTES: Final = 1 << 20
 # zlib's own choice of gzip or zlib header: Python senders call zlib.compress for "deflate".
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_RAW: Final = -zlib.MAX_WBITS
 
 
 class UnknownEncoding(ValueError):
@@ -27,43 +33,67 @@ class Damaged(ValueError):
 
 def inflate(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     """The body without its Content-Encoding, at most *limit_bytes* long."""
-    undo = _UNDO.get(encoding.strip().lower())
-    if undo is None:
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    pieces = _UNDO.get(name)
+    if pieces is None:
         message = f"Content-Encoding {encoding!r} is not known; send gzip, deflate, zstd or none"
         raise UnknownEncoding(message)
-    plain = undo(body, limit_bytes)
-    if len(plain) > limit_bytes:
-        message = f"the body is larger than {limit_bytes} bytes once decompressed"
-        raise TooLarge(message)
-    return plain
+    size, kept = 0, list[bytes]()
+    for piece in pieces(body):
+        size += len(piece)
+        if size > limit_bytes:
+            message = f"the body is larger than {limit_bytes} bytes once decompressed"
+            raise TooLarge(message)
+        if size <= limit_bytes // 4:
+            kept.append(piece)
+        else:
+            kept.clear()
+    return b"".join(kept) if size <= limit_bytes // 4 else b"".join(pieces(body))
 
 
-def _zlib(body: bytes, limit_bytes: int) -> bytes:
-    undo = zlib.decompressobj(_GZIP_OR_ZLIB)
+def _zlib(body: bytes) -> Iterator[bytes]:
+    yield from _inflated(body, _GZIP_OR_ZLIB)
+
+
+def _deflate(body: bytes) -> Iterator[bytes]:
+    """With zlib's header as the standard says, or raw as some senders understand it."""
     try:
-        plain = undo.decompress(body, limit_bytes + 1)
-    except zlib.error as error:
-        message = f"the body is not gzip or deflate: {error}"
-        raise Damaged(message) from error
-    if len(plain) <= limit_bytes and not undo.eof:
-        message = "the compressed body is cut short"
-        raise Damaged(message)
-    return plain
+        zlib.decompressobj().decompress(body[:64], 1)
+    except zlib.error:
+        yield from _inflated(body, _RAW)
+    else:
+        yield from _inflated(body, _GZIP_OR_ZLIB)
 
 
-def _zstd(body: bytes, limit_bytes: int) -> bytes:
+def _inflated(body: bytes, window: int) -> Iterator[bytes]:
+    undo, rest = zlib.decompressobj(window), body
+    while not undo.eof:
+        try:
+            piece = undo.decompress(rest, _PIECE_BYTES)
+        except zlib.error as error:
+            message = f"the body is not gzip or deflate: {error}"
+            raise Damaged(message) from error
+        rest = undo.unconsumed_tail
+        if not piece and not rest and not undo.eof:
+            message = "the compressed body is cut short"
+            raise Damaged(message)
+        yield piece
+
+
+def _zstd(body: bytes) -> Iterator[bytes]:
     try:
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)) as reader:
-            return reader.read(limit_bytes + 1)
+            while piece := reader.read(_PIECE_BYTES):
+                yield piece
     except (zstandard.ZstdError, MemoryError) as error:
         message = f"the body is not zstd: {error}"
         raise Damaged(message) from error
 
 
-_UNDO: Final[dict[str, Callable[[bytes, int], bytes]]] = {
-    "": lambda body, _: body,
-    "identity": lambda body, _: body,
+_UNDO: Final[dict[str, Callable[[bytes], Iterator[bytes]]]] = {
     "gzip": _zlib,
-    "deflate": _zlib,
+    "deflate": _deflate,
     "zstd": _zstd,
 }

@@ -1,14 +1,20 @@
 """What happens to one trace request, whichever door it came through?
 
-Decode off the event loop, queue, wait for the commit, answer. Counts what is refused and rejected,
-because exporters ignore what they are told.
+Admit, decode off the event loop, queue, wait for the commit, answer. Bodies that have arrived and
+spans that wait are bounded by bytes. Counts what is refused and rejected and why, because exporters
+ignore what they are told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
-from typing import Final
+import time
+from collections import Counter
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
@@ -16,15 +22,19 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from heddle.collector import otlp
+from heddle.collector.content import Capture, Content
 from heddle.collector.errors import Overloaded
+from heddle.collector.inflate import inflate
 from heddle.collector.limits import SenderLimits
 from heddle.collector.store import Store
 
 MAX_BODY_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 3_000
 """What a decoded span takes in memory beside its body, while it waits for the disk."""
-# Decoding takes about 9 us a span; below this a hop to a thread costs more than it frees.
-_INLINE_BYTES: Final = 32_768
+# Decoding takes about 20 us a span; below this a hop to a thread costs more than it frees.
+_INLINE_BYTES: Final = 16_384
+# The interpreter runs one at a time anyway; the second keeps a small body from a huge one's queue.
+_DECODERS: Final = 2
 
 
 @dataclass(slots=True)
@@ -36,52 +46,129 @@ class Counts:
     rejected_spans: int = 0
     refused_requests: int = 0
     overloaded_requests: int = 0
+    content_left_out: int = 0
     last_rejection: str = ""
+    rejected: Counter[str] = field(default_factory=Counter[str])
+    """Spans by reason: id, time, attribute, shape."""
+    refused: Counter[str] = field(default_factory=Counter[str])
+    """Requests by reason, as the doors name it."""
+    sender_drops: dict[str, int] = field(default_factory=dict[str, int])
+    """What each sender says it could not send, by service."""
 
 
 class Ingest:
-    """Takes decoded bodies to the store."""
+    """Takes bodies to the store."""
 
     def __init__(
-        self, store: Store, token: str | None = None, limits: SenderLimits | None = None
+        self,
+        store: Store,
+        token: str | None = None,
+        limits: SenderLimits | None = None,
+        capture: Capture = "drop",
     ) -> None:
         self._store = store
         self.limits = limits or SenderLimits(None)
         self.token = token
         self.counts = Counts()
+        self.content = Content(capture)
+        self.arrived_bytes = 0
+        self._waiting_since: dict[int, float] = {}
+        self._number = 0
+        self._pool = ThreadPoolExecutor(_DECODERS, "heddle-decode")
 
-    def report(self) -> dict[str, int | str]:
+    def report(self) -> dict[str, Any]:
         """The counts, for /healthz."""
-        return asdict(self.counts)
+        self.counts.content_left_out = self.content.left_out
+        return {each.name: getattr(self.counts, each.name) for each in fields(self.counts)}
+
+    @property
+    def lag_s(self) -> float:
+        """Since when the request that waits longest has been here."""
+        oldest = min(self._waiting_since.values(), default=None)
+        return 0.0 if oldest is None else time.monotonic() - oldest
+
+    def refuse(self, reason: str, sentence: str) -> None:
+        """Count a request that a door turns away."""
+        self.counts.refused_requests += 1
+        self.counts.refused[reason] += 1
+        self.counts.last_rejection = sentence
+
+    @contextmanager
+    def arriving(self) -> Generator[Arrival, None, None]:
+        """Room for one body from its first byte to its answer."""
+        arrival = Arrival(self, self._store.bound_bytes)
+        self._number += 1
+        number = self._number
+        self._waiting_since[number] = time.monotonic()
+        try:
+            yield arrival
+        finally:
+            self.arrived_bytes -= arrival.size_bytes
+            del self._waiting_since[number]
+
+    async def inflate(self, body: bytes, encoding: str, limit_bytes: int) -> bytes:
+        """The body as it was before compression."""
+        if len(body) <= _INLINE_BYTES // 8 or not encoding:
+            return inflate(body, encoding, limit_bytes)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, inflate, body, encoding, limit_bytes)
 
     async def take(self, body: bytes, media: str) -> otlp.Decoded:
         """Durably store the spans of one request; raises what the door must translate."""
         self.counts.requests += 1
         try:
             decoded = await self._decode(body, media)
-            if len(decoded.rows):
-                done = self._store.append(decoded.rows, len(body) + ROW_BYTES * len(decoded.rows))
+            rows = len(decoded.rows)
+            if rows:
+                done = self._store.append(decoded.rows, len(body) + ROW_BYTES * rows)
                 await asyncio.wrap_future(done)
         except Overloaded:
             self.counts.overloaded_requests += 1
             raise
         except otlp.BadRequest as error:
-            self.counts.refused_requests += 1
-            self.counts.last_rejection = str(error)
+            self.refuse("unreadable", str(error))
             raise
         self._count(decoded)
         return decoded
 
+    def close(self) -> None:
+        """End the decoding threads."""
+        self._pool.shutdown()
+
     async def _decode(self, body: bytes, media: str) -> otlp.Decoded:
         if len(body) <= _INLINE_BYTES:
-            return otlp.decode(body, media)
-        return await asyncio.to_thread(otlp.decode, body, media)
+            return otlp.decode(body, media, None, self.content)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, otlp.decode, body, media, None, self.content)
 
     def _count(self, decoded: otlp.Decoded) -> None:
         self.counts.spans += len(decoded.rows)
         self.counts.rejected_spans += decoded.rejected
         if decoded.rejected:
+            self.counts.rejected.update(decoded.rows.reasons)
             self.counts.last_rejection = decoded.message
+        for service, dropped in decoded.rows.sender_drops.items():
+            self.counts.sender_drops[service] = max(
+                dropped, self.counts.sender_drops.get(service, 0)
+            )
+
+
+class Arrival:
+    """One body on its way in; `grow` raises Overloaded when there is no room for more of it."""
+
+    def __init__(self, ingest: Ingest, bound_bytes: int) -> None:
+        self._ingest = ingest
+        self._bound_bytes = bound_bytes
+        self.size_bytes = 0
+
+    def grow(self, more_bytes: int) -> None:
+        """Make room for so many bytes; one body alone always has it."""
+        others = self._ingest.arrived_bytes - self.size_bytes
+        if others and others + self.size_bytes + more_bytes > self._bound_bytes:
+            self._ingest.counts.overloaded_requests += 1
+            raise Overloaded(others + self.size_bytes, self._bound_bytes)
+        self.size_bytes += more_bytes
+        self._ingest.arrived_bytes += more_bytes
 
 
 def response(decoded: otlp.Decoded) -> ExportTraceServiceResponse:

@@ -96,7 +96,8 @@ def _keep(span: Any, number: int, origin: Origin, rows: Rows) -> None:
         rows.add(_span(span), origin)
     except (BadSpan, DecodeError, RecursionError) as error:
         rows.without_ids += not span.trace_id and not span.span_id
-        rows.reject(f"span {number} ({span.name!r})", str(error))
+        reason = getattr(error, "reason", "shape")
+        rows.reject(f"span {number} ({span.name!r})", str(error), reason)
 
 
 def _span(span: Any) -> Span:
@@ -130,7 +131,7 @@ def _id(value: bytes, size: int, what: str) -> str:
     if len(value) == 2 * size:
         # A sender that put hexadecimal text where bytes belong: say so, the length alone puzzles.
         message = f"the {what} is {len(value)} bytes long, expected {size}: send bytes, not hex"
-        raise BadSpan(message)
+        raise BadSpan(message, "id")
     return hex_id(value.hex(), 2 * size, what)
 
 

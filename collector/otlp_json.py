@@ -54,7 +54,8 @@ def _keep(span: dict[str, Any], number: int, origin: Origin, rows: Rows) -> None
         rows.add(_span(span), origin)
     except (BadSpan, NotOtlp, RecursionError) as error:
         rows.without_ids += not span.get("traceId") and not span.get("spanId")
-        rows.reject(f"span {number} ({span.get('name', '')!r})", str(error))
+        reason = getattr(error, "reason", "shape")
+        rows.reject(f"span {number} ({span.get('name', '')!r})", str(error), reason)
 
 
 def _span(span: dict[str, Any]) -> Span:

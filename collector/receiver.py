@@ -16,8 +16,8 @@ from google.rpc import code_pb2, status_pb2
 
 from heddle.collector import otlp
 from heddle.collector.errors import CollectorError, Overloaded, Unstorable
-from heddle.collector.inflate import Damaged, TooLarge, UnknownEncoding, inflate
-from heddle.collector.ingest import MAX_BODY_BYTES, Ingest, response
+from heddle.collector.inflate import Damaged, TooLarge, UnknownEncoding
+from heddle.collector.ingest import MAX_BODY_BYTES, Arrival, Ingest, response
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -33,6 +33,15 @@ _RPC: Final = {
     415: code_pb2.INVALID_ARGUMENT,
     429: code_pb2.RESOURCE_EXHAUSTED,
     503: code_pb2.UNAVAILABLE,
+}
+# Unreadable bodies and full stores are counted where they are found.
+_REASONS: Final = {
+    401: "token",
+    404: "path",
+    405: "method",
+    413: "too large",
+    415: "encoding or media type",
+    503: "unwritable",
 }
 _log = logging.getLogger(__name__)
 
@@ -65,16 +74,34 @@ class Receiver:
         reply = otlp.JSON if media == otlp.JSON else otlp.PROTOBUF
         try:
             self._check(scope, headers, media)
-            body = await _body(receive, self._max_body_bytes)
-            self._ingest.limits.take(str((scope.get("client") or ("",))[0]), len(body))
-            plain = inflate(body, headers.get("content-encoding", ""), self._max_body_bytes)
-            answer = _success(await self._ingest.take(plain, media), reply)
+            with self._ingest.arriving() as arrival:
+                answer = await self._take(scope, receive, headers, media, arrival)
             await _send(send, 200, reply, answer)
         except _Gone:
             return
         except Exception as error:  # noqa: BLE001 (translated into the protocol's answer, logged)
             refused = _translate(error)
+            reason = _REASONS.get(refused.status)
+            if reason:
+                self._ingest.refuse(reason, str(refused))
             await _send(send, refused.status, reply, _status(refused, reply), *refused.headers)
+
+    async def _take(
+        self,
+        scope: Message,
+        receive: Receive,
+        headers: dict[str, str],
+        media: str,
+        arrival: Arrival,
+    ) -> bytes:
+        body = await _body(receive, self._max_body_bytes, arrival)
+        self._ingest.limits.take(str((scope.get("client") or ("",))[0]), len(body))
+        encoding = headers.get("content-encoding", "")
+        plain = await self._ingest.inflate(body, encoding, self._max_body_bytes)
+        if plain is not body:
+            arrival.grow(len(plain))
+        decoded = await self._ingest.take(plain, media)
+        return _success(decoded, otlp.JSON if media == otlp.JSON else otlp.PROTOBUF)
 
     def _check(self, scope: Message, headers: dict[str, str], media: str) -> None:
         path = scope["path"].rstrip("/")
@@ -95,7 +122,7 @@ class Receiver:
             raise _Refused(401, "the ingest token is missing or wrong: Authorization: Bearer TOKEN")
 
 
-async def _body(receive: Receive, limit_bytes: int) -> bytes:
+async def _body(receive: Receive, limit_bytes: int, arrival: Arrival) -> bytes:
     parts: list[bytes] = []
     size, more = 0, True
     while more:
@@ -107,6 +134,7 @@ async def _body(receive: Receive, limit_bytes: int) -> bytes:
         if size > limit_bytes:
             text = f"the body is larger than {limit_bytes} bytes"
             raise TooLarge(text)
+        arrival.grow(len(part))
         parts.append(part)
         more = message.get("more_body", False)
     return b"".join(parts)

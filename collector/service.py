@@ -51,6 +51,7 @@ class CollectorService:
         self._tasks: list[asyncio.Task[None]] = []
         self._grpc: Any = None
         self._store: Store | None = None
+        self._ingest: Ingest | None = None
         self._upkeep: Upkeep | None = None
         self._tls: Tls | None = None
 
@@ -82,7 +83,8 @@ class CollectorService:
             bound_bytes=s.bound_bytes,
             sealed_url=s.sealed_url,
         )
-        ingest = Ingest(store, s.tokens.ingest, SenderLimits(s.sender_bytes_per_s))
+        ingest = Ingest(store, s.tokens.ingest, SenderLimits(s.sender_bytes_per_s), s.capture)
+        self._ingest = ingest
         self._grpc, grpc_port = create_server(ingest, s.host, s.grpc_port, self._tls)
         await self._grpc.start()
         receiver = Receiver(ingest, max_body_bytes=s.max_body_bytes)
@@ -119,6 +121,8 @@ class CollectorService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._upkeep is not None:
             await asyncio.to_thread(self._upkeep.stop)
+        if self._ingest is not None:
+            self._ingest.close()
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
 

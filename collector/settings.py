@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heddle.collector.content import Capture
 from heddle.collector.ingest import MAX_BODY_BYTES
 from heddle.collector.queries.sql import Limits
 from heddle.collector.security import Tokens
@@ -41,6 +42,8 @@ class CollectorSettings:
     threads: int = 2
     bound_bytes: int = BOUND_BYTES
     """Spans waiting for the disk beyond this are refused with 429 or UNAVAILABLE."""
+    capture: Capture = "drop"
+    """Of messages, prompts, tool arguments and results: drop, hash or keep."""
     max_body_bytes: int = MAX_BODY_BYTES
     """Of one request, after decompression."""
 

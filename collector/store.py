@@ -26,6 +26,7 @@ from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable,
 from heddle.collector.rollups import Rollups
 from heddle.collector.sealed import Place
 from heddle.collector.store_file import open_file
+from heddle.collector.timings import Timings
 
 FILE_NAME: Final = "heddle.duckdb"
 # Commits that follow one another closer than this wait for company; a lone one does not wait.
@@ -58,26 +59,28 @@ class Store:
         window_s: float = WINDOW_S,
         sealed_url: str | None = None,
     ) -> None:
-        opened = open_file(path, memory_limit=memory_limit, threads=threads)
-        self.path, self.notice = path, opened.notice
+        self._memory_limit, self._threads = memory_limit, threads
+        self.path, self.notice = path, ""
         self.bound_bytes = bound_bytes
         self.waiting_bytes = 0
-        self.stored = self.duplicates = self.failures = 0
+        self.stored = self.duplicates = self.failures = self.reopened = 0
+        self.newest_ns = 0
+        self.commits = Timings()
         self._window_s = window_s
-        self._connection = opened.connection
         self.place = Place(sealed_url or str(path.parent.absolute() / "sealed"))
-        self.place.lock_down(opened.connection)
         self.turn = threading.Lock()
-        self._committer = Committer(opened.connection.cursor())
-        self.rollups = Rollups(opened.connection.cursor())
-        # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.
-        self._committer.commit(SCHEMA.empty_table())
         self._queue: queue.Queue[_Item | None] = queue.Queue()
         self._lock = threading.Lock()
-        self._closed = False
+        self._open()
+        self._closed = self._broken = False
         self._committed_at = 0.0
         self._thread = threading.Thread(target=self._run, name="heddle-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def folded(self) -> int:
+        """Slices of floods counted so far."""
+        return self._committer.folds.counted
 
     def append(self, spans: Any, size_bytes: int) -> Future[int]:
         """Queue Rows or a table of columns.SCHEMA; the future is done once they are durable.
@@ -125,6 +128,27 @@ class Store:
         self.rollups.close()
         self._connection.close()
 
+    def _open(self) -> None:
+        opened = open_file(self.path, memory_limit=self._memory_limit, threads=self._threads)
+        self._connection = opened.connection
+        self.notice = opened.notice or self.notice
+        self.place.lock_down(opened.connection)
+        self._committer = Committer(opened.connection.cursor())
+        self.rollups = Rollups(opened.connection.cursor())
+        # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.
+        self._committer.commit(SCHEMA.empty_table())
+
+    def _reopen(self) -> None:
+        """After an error that leaves DuckDB refusing everything; readers get their next cursor."""
+        self.reopened += 1
+        with self._lock:
+            for part in (self._committer, self.rollups, self._connection):
+                try:
+                    part.close()
+                except duckdb.Error:
+                    _log.warning("closing %s after a fatal error failed", self.path)
+            self._open()
+
     def _run(self) -> None:
         going = True
         while going:
@@ -153,6 +177,9 @@ class Store:
 
     def _commit(self, items: list[_Item]) -> None:
         try:
+            if self._broken:
+                self._reopen()
+                self._broken = False
             self._store(items)
         except Exception as error:  # noqa: BLE001 (the writer must live; senders are told, counted)
             if len(items) > 1:
@@ -166,8 +193,11 @@ class Store:
         asked = [item.spans for item in items if item.spans is not None]
         table, floods = _together(asked)
         # Sealing, retention and deletion take turns with the writer where rows go.
+        began = time.monotonic()
         with self.turn:
             stored = self._committer.commit(table, floods, heartbeat=len(asked) < len(items))
+        self.commits.add(time.monotonic() - began)
+        self.newest_ns = max(self.newest_ns, _newest(table))
         self.rollups.changed()
         self.stored += stored
         self.duplicates += table.num_rows + len(floods) - stored
@@ -177,6 +207,7 @@ class Store:
 
     def _fail(self, item: _Item, error: Exception) -> None:
         self.failures += 1
+        self._broken = self._broken or _is_fatal(error)
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         _log.error("a commit to %s failed: %s", self.path, first)
         told: CollectorError = StoreUnwritable(f"{self.path} cannot be written: {first}")
@@ -197,6 +228,15 @@ def _together(asked: list[Any]) -> tuple[Any, list[Flood]]:
             rows.take(spans)
     tables = [spans for spans in asked if not isinstance(spans, Rows)]
     return pa.concat_tables([rows.table(), *tables]), rows.floods
+
+
+def _newest(table: Any) -> int:
+    return int(table.column("start_ns").to_numpy().max()) if table.num_rows else 0
+
+
+def _is_fatal(error: Exception) -> bool:
+    # DuckDB says so in the class, or in every statement after the first.
+    return isinstance(error, duckdb.FatalException) or "invalidated" in str(error)
 
 
 def _rows(item: _Item) -> int:

@@ -6,6 +6,7 @@ A damaged file is set aside under another name, never deleted, and a fresh one o
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from heddle.collector.columns import SCHEMA
 from heddle.collector.errors import CollectorError, StoreHeld, StoreTooNew
 from heddle.collector.floods import TABLE_SQL as FOLDS_SQL
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 TABLES: Final = ("spans", "markers")
 _SQL: Final = {
     pa.string(): "VARCHAR",
@@ -59,19 +60,18 @@ def open_file(path: Path, *, memory_limit: str, threads: int) -> Opened:
         "python_enable_replacements": False,
     }
     try:
-        return Opened(_ready(path, config))
+        return _ready(path, config)
     except duckdb.Error as error:
         if not any(sign in str(error) for sign in _DAMAGED):
             raise _refusal(path, error) from error
         notice = _set_aside(path, error)
-    return Opened(_ready(path, config), notice)
+    return Opened(_ready(path, config).connection, notice)
 
 
-def _ready(
-    path: Path, config: dict[str, str | bool | int | float | list[str]]
-) -> duckdb.DuckDBPyConnection:
+def _ready(path: Path, config: dict[str, str | bool | int | float | list[str]]) -> Opened:
     connection = duckdb.connect(str(path), config=config)
     try:
+        notice = _keep_a_copy(connection, path)
         # One transaction: a process killed here leaves the file as it was; one fsync, not twelve.
         connection.begin()
         _prepare(connection, path)
@@ -79,7 +79,33 @@ def _ready(
     except BaseException:
         connection.close()
         raise
-    return connection
+    return Opened(connection, notice)
+
+
+def _version(connection: duckdb.DuckDBPyConnection) -> int | None:
+    found = connection.execute(
+        "SELECT 1 FROM duckdb_tables() WHERE table_name = 'heddle_schema'"
+    ).fetchall()
+    if not found:
+        return None
+    rows = connection.execute("SELECT max(version) FROM heddle_schema").fetchall()
+    return rows[0][0]
+
+
+def _keep_a_copy(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
+    """Of a file that an earlier Heddle wrote, before it is changed; says where the copy is."""
+    version = _version(connection)
+    if version is None or version >= SCHEMA_VERSION:
+        return ""
+    connection.execute("CHECKPOINT")
+    kept = path.with_name(f"{path.name}.schema-{version}")
+    shutil.copyfile(path, kept)
+    notice = (
+        f"{path} was brought from schema {version} to {SCHEMA_VERSION}; as it was it is kept as "
+        f"{kept.name}"
+    )
+    _log.warning(notice)
+    return notice
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
@@ -88,8 +114,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         "CREATE TABLE IF NOT EXISTS heartbeat (at_ns BIGINT);"
         f"{FOLDS_SQL}"
     )
-    rows = connection.execute("SELECT max(version) FROM heddle_schema").fetchall()
-    version: int | None = rows[0][0]
+    version = _version(connection)
     if version is not None and version > SCHEMA_VERSION:
         message = (
             f"{path} was written by a later Heddle (schema {version}, this one knows "
@@ -102,8 +127,9 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     sealed.prepare(connection)
     rollups.prepare(connection, list(_columns()))
     connection.execute(Path(__file__).with_name("schema.sql").read_text())
-    if version is None:
+    if version is None or version < SCHEMA_VERSION:
         connection.execute("INSERT INTO heddle_schema VALUES (?, ?)", [SCHEMA_VERSION, c.VERSION])
+    if version is None:
         connection.execute("INSERT INTO heartbeat VALUES (0)")
 
 
