@@ -6,22 +6,33 @@ The guard in front has already checked token, content type, Origin and Host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.controller import wire
+from heddle.controller import compat, wire
 from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
-from heddle.controller.errors import BadRequest, ControllerError
+from heddle.controller.errors import BadRequest, ControllerError, TooMany
 from heddle.controller.journal import Change
 
 router = APIRouter(prefix="/heddle/v1")
+FAILURES: Final = {
+    400: "what was asked cannot be done; the sentence says why",
+    401: "changing anything needs the token",
+    403: "Origin or Host is not one of this controller's",
+    404: "no such path",
+    405: "not with this method",
+    413: "the body is too large",
+    415: "a body must be application/json",
+    429: "too many of these at once",
+    503: "nobody takes steps now",
+}
 
 
 def control_app(up: Callable[[], Any]) -> FastAPI:
@@ -30,16 +41,30 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
         title="Heddle controller",
         # FastAPI would trace itself into any global tracer provider (stack.md section 4).
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        responses={400: {"model": wire.Failure}},
+        responses={
+            status: {"model": wire.Failure, "description": said}
+            for status, said in FAILURES.items()
+        },
     )
     app.state.up = up
     app.include_router(router)
+    app.include_router(compat.router)
     app.add_exception_handler(ControllerError, _controller_error)
     app.add_exception_handler(CoreError, _core_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_api_route("/healthz", health, methods=["GET"], response_model=wire.Health)
+    describe = app.openapi
+    app.openapi = lambda: _documented(describe())  # pyright: ignore[reportAttributeAccessIssue]
     return app
+
+
+def _documented(schema: dict[str, Any]) -> dict[str, Any]:
+    """FastAPI documents its own 422, which is a 400 with a sentence here."""
+    for path in schema["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    return schema
 
 
 def _up(request: Request) -> Any:
@@ -188,27 +213,13 @@ async def workers(request: Request) -> Any:
 @router.post("/workers", response_model=wire.WorkerState)
 async def add_worker(request: Request, asked: wire.WorkerIn) -> Any:
     """Register an engine; the same address again replaces it."""
-    up = _up(request)
-    worker = await up.fleet.join(None, asked.url, asked.degree)
-    up.journal.add_worker(worker.id, worker.url, worker.degree)
-    up.rollouts.joined(worker)
-    up.loop.poke()
-    return _worker(worker, 0)
+    return _worker(await compat.register(_up(request), asked.url, asked.degree), 0)
 
 
 @router.delete("/workers/{worker_id}")
 async def remove_worker(request: Request, worker_id: str) -> dict[str, str]:
     """It takes no more steps; running ones end there."""
-    up = _up(request)
-    worker = up.fleet.leave(worker_id)
-    if worker is None:
-        known = ", ".join(up.fleet.workers) or "none"
-        message = f"no worker {worker_id!r}; there are: {known}"
-        raise BadRequest(message)
-    up.journal.remove_worker(worker_id)
-    up.rollouts.left(worker)
-    up.loop.poke()
-    return {"worker_id": worker_id}
+    return {"worker_id": compat.forget(_up(request), worker_id).id}
 
 
 @router.get("/decisions")
@@ -216,6 +227,20 @@ async def decisions(request: Request, limit: int = 100) -> list[dict[str, Any]]:
     """The newest releases and moves first."""
     newest = list(_up(request).loop.decisions)[::-1]
     return newest[: max(1, limit)]
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def events(request: Request, run: str | None = None) -> StreamingResponse:
+    """What happens from now on, as server-sent events; a reader that is too slow is told so."""
+    told = _up(request).events
+    if told.full:
+        message = "too many readers of events; close one"
+        raise TooMany(message)
+    return StreamingResponse(told.stream(run), media_type="text/event-stream")
 
 
 @router.get("/plan", response_model=wire.PlanState)
@@ -308,7 +333,7 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     _ = request
     found: Any = error.errors() if isinstance(error, RequestValidationError) else []
     said = [f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found]
-    return JSONResponse({"error": "; ".join(said) or "the request is not valid"}, 422)
+    return JSONResponse({"error": "; ".join(said) or "the request is not valid"}, 400)
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -7,6 +7,7 @@ ControllerError
         EngineLost    before it answered: the step may go elsewhere (502)
     LaunchFailed      an engine did not come up (503)
     Aborted           a held step was told to stop (503)
+    TooMany           a limit on how many at once (429)
 """
 
 from __future__ import annotations
@@ -50,3 +51,9 @@ class Aborted(ControllerError):
     """A held step was told to stop."""
 
     status = 503
+
+
+class TooMany(ControllerError):
+    """A limit on how many at once."""
+
+    status = 429

@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 from heddle.controller.errors import ControllerError
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+BODILESS: Final = frozenset({"/add_worker", "/remove_worker", "/flush_cache"})
+"""The router's calls without a body; a foreign page's form post is refused for its Origin."""
+REGISTERS: Final = frozenset({"/workers", "/add_worker", "/remove_worker"})
 STEPS: Final = frozenset({"/heddle/v1/acquire", "/heddle/v1/release"})
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -36,6 +39,8 @@ class Guard:
     token: str
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
+    open_registration: bool = False
+    """Whether engines may register without the token, as they do at SGLang's router."""
 
     def check_page(self, headers: Mapping[str, str]) -> None:
         """Refuse a foreign Origin and a Host that is a name nobody gave."""
@@ -54,10 +59,12 @@ class Guard:
         if method in READS:
             return
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if method != "DELETE" and content_type != "application/json":
+        if method != "DELETE" and path not in BODILESS and content_type != "application/json":
             raise Refused(415, f"send application/json, not {content_type or 'no content type'}")
         if path.startswith("/heddle/v1/trajectories/") or path in STEPS:
             return  # as on the data plane: a step or its end changes nobody else's
+        if self.open_registration and (path in REGISTERS or path.startswith("/workers/")):
+            return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(
             given.strip().encode(), self.token.encode()

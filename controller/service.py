@@ -27,6 +27,7 @@ from heddle.controller.dataplane.direct import ACQUIRE, RELEASE, Direct
 from heddle.controller.dataplane.proxy import Proxy, serves
 from heddle.controller.dataplane.spans import Spans, StepSpans
 from heddle.controller.errors import ControllerError
+from heddle.controller.events import Events
 from heddle.controller.fleet.counters import CounterPoller
 from heddle.controller.fleet.launcher import Launcher
 from heddle.controller.fleet.local import LocalLauncher
@@ -44,7 +45,8 @@ from heddle.controller.switches import Switchboard
 from heddle.models.registry import Registry
 
 KEEP_ALIVE_S: Final = 75
-CONTROL: Final = "/heddle/v1"
+MAX_CONTROL_BYTES: Final = 4 << 20
+"""A rollout that announces 20,000 groups is about 2 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class ControllerConfig:
     clock: Clock = field(default_factory=Clock)
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
+    open_registration: bool = False
+    """Engines may register themselves without the token."""
     spans: Spans | None = None
     """Takes spans instead of the collector."""
 
@@ -97,8 +101,8 @@ class Controller:
         self.registry = Registry(data / "predictors") if data else None
         self.switchboard = Switchboard(self.journal, config.preset)
         self.emitter = _emitter(config)
-        spans: Spans = config.spans or self.emitter or NoSpans()
-        self.spans = spans
+        spans = Events(config.spans or self.emitter or NoSpans())
+        self.spans = self.events = spans
         believed = laws(config.system, config.model)
         self.fleet = Fleet(
             config.clock, law_of(believed), lambda url: SglangEngine(url, self.session)
@@ -153,7 +157,7 @@ class App:
         self.token = _token(config)
         self.controller: Controller | None = None
         hosts = config.allowed_hosts | {config.host}
-        self._guard = Guard(self.token, hosts, config.allowed_origins)
+        self._guard = Guard(self.token, hosts, config.allowed_origins, config.open_registration)
         self._control = control_app(lambda: self.up)
 
     @property
@@ -185,7 +189,24 @@ class App:
         except Refused as error:
             await asgi.fail(send, error.status, str(error))
             return
-        await self._control(scope, receive, send)
+        await self._controlled(scope, headers, receive, send)
+
+    async def _controlled(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        """The control plane, with a body that is known to be small."""
+        try:
+            if "content-length" not in headers and "transfer-encoding" not in headers:
+                await self._control(scope, receive, send)
+                return
+            asgi.check_length(headers, MAX_CONTROL_BYTES)
+            body = await asgi.read_body(receive, MAX_CONTROL_BYTES)
+        except asgi.ClientLeft:
+            return
+        except asgi.TooLarge as error:
+            await asgi.fail(send, error.status, str(error), [(b"connection", b"close")])
+            return
+        await self._control(scope, asgi.replayed(body, receive), send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import orjson
@@ -42,6 +42,24 @@ async def read_body(receive: Receive, limit: int) -> bytes:
             raise TooLarge(message_)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def check_length(headers: Mapping[str, str], limit: int) -> None:
+    """TooLarge at once where the client says how much will come."""
+    said = headers.get("content-length", "")
+    if said.isdigit() and int(said) > limit:
+        message = f"the body is larger than {limit >> 20} MiB"
+        raise TooLarge(message)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives that body first."""
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
 
 
 async def until_left(receive: Receive) -> None:

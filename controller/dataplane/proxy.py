@@ -10,25 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.asgi import Receive, Scope, Send
 from heddle.controller.dataplane.exchange import CHAT, COMPLETIONS, GENERATE, Exchange, said_of
-from heddle.controller.dataplane.identity import Request, resolve, strip_prefix
+from heddle.controller.dataplane.identity import Request, Whose, resolve, strip_prefix
 from heddle.controller.dataplane.resume import Received
 from heddle.controller.dataplane.splice import MAX_BODY_BYTES, split
 from heddle.controller.dataplane.sse import Watch
 from heddle.controller.dataplane.usage import Usage, of_generate, of_openai
-from heddle.controller.errors import ControllerError, EngineError, NoWorker
+from heddle.controller.errors import (
+    BadRequest,
+    ControllerError,
+    EngineError,
+    NoWorker,
+    TooMany,
+)
 from heddle.controller.fleet.engine import Stream
 from heddle.controller.live import Call, Grant, Step
 from heddle.controller.loop import NOBODY, Loop
 
 STEPS: Final = frozenset({GENERATE, CHAT, COMPLETIONS})
 PATHS: Final = STEPS | {"/v1/models", "/abort_request"}
+MAX_LIVE: Final = 200_000
 ATTEMPTS: Final = 3
 """Engines one step may lose before its client is told."""
 
@@ -52,9 +59,10 @@ class Proxy:
             if path == "/v1/models":
                 await self._models(send)
             else:
-                raw = await asgi.read_body(receive, MAX_BODY_BYTES)
-                body = split(raw)
-                exchange = Exchange(path, asgi.headers_of(scope), body, send)
+                headers = asgi.headers_of(scope)
+                asgi.check_length(headers, MAX_BODY_BYTES)
+                body = split(await asgi.read_body(receive, MAX_BODY_BYTES))
+                exchange = Exchange(path, headers, body, send)
                 if path == "/abort_request":
                     await self._abort(exchange)
                 else:
@@ -74,6 +82,7 @@ class Proxy:
             model=str(body.head.get("model") or ""),
             client_rid=rid if isinstance(rid, str) else None,
         )
+        self._admit(whose, body.head)
         step = self._loop.arrive(whose, call)
         work = asyncio.ensure_future(self._carry(exchange, step))
         left = asyncio.ensure_future(asgi.until_left(receive))
@@ -88,6 +97,20 @@ class Proxy:
             left.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await work
+
+    def _admit(self, whose: Whose, head: Mapping[str, Any]) -> None:
+        """Refuse what no engine could take, and more trajectories than memory is meant for."""
+        priority = head.get("priority")
+        # A number beyond 64 bits has become a float here and would reach the engine as one.
+        if priority is not None and not (
+            isinstance(priority, int) and -(1 << 63) <= priority < 1 << 63
+        ):
+            message = "priority must be an integer of 64 bits"
+            raise BadRequest(message)
+        known = self._loop.trajectories
+        if len(known) >= MAX_LIVE and f"{whose.run}/{whose.trajectory}" not in known:
+            message = f"{len(known)} trajectories are live; finish some, or let them end"
+            raise TooMany(message)
 
     async def _carry(self, exchange: Exchange, step: Step) -> None:
         for attempt in range(ATTEMPTS):

@@ -6,8 +6,10 @@ asked again and again and comes back by itself.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency
@@ -15,6 +17,7 @@ from heddle.controller.errors import EngineError
 from heddle.controller.fleet.engine import Capabilities, Engine
 from heddle.controller.live import LiveWorker
 
+EVERYWHERE_S: Final = 30.0
 LawOf = Callable[[int], Latency]
 """Degree -> what the planner believes of such an engine."""
 
@@ -80,6 +83,19 @@ class Fleet:
         """Ask every dead one; returns those that are back."""
         dead = [w for w in self.workers.values() if not w.alive]
         return [w for w in dead if await self.suspect(w)]
+
+    async def everywhere(self, path: str, body: bytes) -> dict[str, int]:
+        """POST the same to every live engine; worker id -> status, 0 where none came."""
+        workers = self.alive
+        headers = {"content-type": "application/json"}
+        found = await asyncio.gather(
+            *(asyncio.wait_for(w.engine.send(path, body, headers), EVERYWHERE_S) for w in workers),
+            return_exceptions=True,
+        )
+        return {
+            w.id: 0 if isinstance(reply, BaseException) else reply.status
+            for w, reply in zip(workers, found, strict=True)
+        }
 
     async def _asked(self, engine: Engine) -> Capabilities | None:
         try:

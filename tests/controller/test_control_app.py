@@ -78,7 +78,8 @@ async def test_an_unknown_policy_is_400_names_the_known_and_changes_nothing(stac
         state = (await ask(http, "GET", "/switches"))[1]
         audit = (await ask(http, "GET", "/switches/audit"))[1]
     assert status == 400
-    assert body == {"error": "no order policy called 'sjf'; choose one of fcfs, longest-first"}
+    assert body["error"].startswith("no order policy called 'sjf'; choose one of fcfs, ")
+    assert "longest-first" in body["error"]
     assert state["switches"]["admission"] == "none"
     assert audit == []
 
