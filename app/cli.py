@@ -33,6 +33,11 @@ COMMANDS: Final = (  # in the order of --help; the function is `run` of the modu
     "rollback",
     "diagnose",
     "report",
+    "sql",
+    "import",
+    "export",
+    "seal",
+    "delete",
     "bench",
     "doctor",
 )

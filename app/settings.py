@@ -56,6 +56,30 @@ class FleetSettings(_Part):
     seed: int = 0
 
 
+class CollectSettings(_Part):
+    """The collector's own: tokens, TLS, what is kept and for how long."""
+
+    ingest_token: str | None = Field(default=None, repr=False)
+    query_token: str | None = Field(default=None, repr=False)
+    sql_token: str | None = Field(default=None, repr=False)
+    admin_token: str | None = Field(default=None, repr=False)
+    ingest_token_file: Path | None = None
+    query_token_file: Path | None = None
+    sql_token_file: Path | None = None
+    admin_token_file: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    sender_bytes_per_s: Annotated[float | None, Field(gt=0)] = None
+    sealed: str | None = None
+    """Where sealed rollouts go; a folder or any fsspec URL."""
+    seal_after_s: Annotated[float | None, Field(ge=0)] = 3_600.0
+    keep_days: Annotated[float | None, Field(gt=0)] = None
+    keep_gb: Annotated[float | None, Field(gt=0)] = None
+    memory_limit: str = "1GB"
+    sql_seconds: Annotated[float, Field(gt=0)] = 10.0
+    sql_rows: Annotated[int, Field(gt=0)] = 1_000_000
+
+
 class Settings(BaseSettings):
     """Everything a command may ask for."""
 
@@ -74,6 +98,7 @@ class Settings(BaseSettings):
     token_file: Path | None = None
     ports: PortSettings = PortSettings()
     fleet: FleetSettings = FleetSettings()
+    collect: CollectSettings = CollectSettings()
 
     @classmethod
     def settings_customise_sources(

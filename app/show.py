@@ -53,6 +53,25 @@ def bar(title: str, total: int) -> Generator[Callable[[DriveResult], None], None
 
 
 @contextmanager
+def counter(title: str, unit: str) -> Generator[Callable[[int], None], None, None]:
+    """A count that grows towards nobody knows what; without a terminal, one line at the end."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(f"{{task.completed:,.0f}} {unit}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=ERR) as progress:
+        task = progress.add_task(title, total=None)
+
+        def update(done: int) -> None:
+            progress.update(task, completed=done)
+
+        yield update
+
+
+@contextmanager
 def spinner(title: str) -> Generator[None, None, None]:
     """For a wait whose length nobody knows."""
     if not ERR.is_terminal:

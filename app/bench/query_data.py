@@ -28,7 +28,8 @@ WITH n AS (
     SELECT i, i // {per_rollout} AS r, (i % {per_rollout}) // 40 AS t, i % 40 AS k
     FROM range({first}, {last}) x(i)
 ), d AS (
-    SELECT *, 'run-' || r // {a_run} AS run_id, 'r' || lpad(CAST(r AS VARCHAR), 5, '0') AS rollout_id,
+    SELECT *, 'run-' || r // {a_run} AS run_id,
+        'r' || lpad(CAST(r AS VARCHAR), 5, '0') AS rollout_id,
         't' || r || '-' || t AS trajectory_id,
         (1 + hash(r * 1000 + t) % 100) * (CASE WHEN t % 16 = 0 THEN 20 ELSE 1 END) AS slow,
         {start} + r * 600_000_000_000 AS base
@@ -42,7 +43,7 @@ SELECT run_id, rollout_id, trajectory_id,
     CASE WHEN k = 0 THEN 'invoke_agent' WHEN k % 2 = 1 THEN 'chat' ELSE 'execute_tool' END AS op,
     op AS name, 1 AS kind, 'bench' AS service, 'unset' AS status,
     base + k * slow * 5_000_000 AS start_ns,
-    CASE WHEN k = 0 THEN base + 40 * slow * 5_000_000 ELSE start_ns + slow * 5_000_000 END AS end_ns,
+    start_ns + (CASE WHEN k = 0 THEN 40 ELSE 1 END) * slow * 5_000_000 AS end_ns,
     end_ns AS received_ns, 0 AS dropped,
     CASE WHEN k % 2 = 1 THEN k // 2 END AS step_index,
     CASE WHEN k % 2 = 1 THEN 'w' || (t % 8) END AS worker_id,

@@ -23,11 +23,16 @@ def controller_client(
     return ControllerClient(settings.controller_url, token=token(settings), timeout_s=timeout_s)
 
 
-def collector_client(url: str | None) -> CollectorClient:
-    """A client for queries."""
+def collector_client(
+    url: str | None, door: str = "query", timeout_s: float = 30.0
+) -> CollectorClient:
+    """A client with the token of that door: query, sql or admin."""
+    from heddle.app.collecting import tokens
     from heddle.collector.client import CollectorClient
 
-    return CollectorClient(load({"collector": url}).query_url)
+    settings = load({"collector": url})
+    held = getattr(tokens(settings.collect), door)
+    return CollectorClient(settings.query_url, token=held, timeout_s=timeout_s)
 
 
 def plain(said: Any) -> dict[str, Any]:

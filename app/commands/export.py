@@ -1,0 +1,42 @@
+"""`heddle export`: any named query, all of its rows, into a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heddle.app.commands import options
+
+TYPER = options.help_with(
+    "heddle export spans traces.jsonl --run exp-7 --rollout r12",
+    "heddle export trajectories t.csv --run exp-7",
+)
+
+
+def run(
+    query: Annotated[str, typer.Argument(help="spans, trajectories, steps, rollouts ...")],
+    file: Annotated[
+        Path, typer.Argument(help="x.csv, x.parquet, or x.jsonl: OTLP/JSON lines, of spans alone.")
+    ],
+    run_id: options.Run = None,
+    rollout: Annotated[str | None, typer.Option(help="The rollout.")] = None,
+    trajectory: Annotated[str | None, typer.Option(help="The trajectory.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="CSV without the ' before cells a sheet would run.")
+    ] = False,
+    collector: options.Collector = None,
+) -> None:
+    """Export a query: OTLP/JSON, CSV or Parquet."""
+    from heddle.app import show
+    from heddle.app.commands.connect import collector_client
+    from heddle.collector.exporters.files import export
+
+    asked = {"run": run_id, "rollout": rollout, "trajectory": trajectory}
+    with (
+        collector_client(collector) as client,
+        show.counter(f"exporting {query}", "rows") as update,
+    ):
+        rows = export(client, query, file, asked, raw=raw, seen=update)
+    show.say(f"wrote {file}: {rows} rows")

@@ -1,0 +1,136 @@
+"""How does a named query, however long, become a file that other programs read?
+
+All rows of the filter, page by page, never only what a page shows. CSV cells that a spreadsheet
+would run as a formula get a leading apostrophe; numbers stay numbers, times integer nanoseconds.
+Spans can also leave as OTLP/JSON lines, which Jaeger, Phoenix and `heddle import` take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+import polars as pl
+import pyarrow.parquet as pq
+
+from heddle.collector.client import CollectorClient
+from heddle.collector.errors import CollectorError
+from heddle.collector.importers.documents import Document, Found, attributes, request, span
+
+_FORMULA: Final = r"^[=+\-@\t\r]"
+_PAGE: Final = 20_000
+
+
+def export(
+    client: CollectorClient,
+    query: str,
+    path: Path,
+    asked: Mapping[str, str | None],
+    *,
+    raw: bool = False,
+    seen: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Write every row of the query to *path*, in the format its name ends with; how many."""
+    write = _WRITERS.get(path.suffix)
+    if write is None:
+        message = f"{path} names no format; end it with {', '.join(_WRITERS)}"
+        raise CollectorError(message)
+    if path.suffix == ".jsonl" and query != "spans":
+        message = f"{path.suffix} is OTLP/JSON and takes spans; end {path} with .csv or .parquet"
+        raise CollectorError(message)
+    aside = path.with_name(path.name + ".part")
+    try:
+        with aside.open("wb") as sink:
+            rows = write(_counted(client.pages(query, limit=_PAGE, **asked), seen), sink, raw)
+        aside.replace(path)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}"
+        raise CollectorError(message) from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return rows
+
+
+def csv_text(frame: pl.DataFrame, *, raw: bool = False, header: bool = True) -> str:
+    """CSV, safe to open in a spreadsheet unless *raw*."""
+    return (frame if raw else _safe(frame)).write_csv(include_header=header)
+
+
+def otlp_lines(frame: pl.DataFrame) -> Iterator[bytes]:
+    """One request a service, as the collector's file exporter writes them."""
+    for key, rows in frame.group_by("service", maintain_order=True):
+        resource = {"service.name": key[0]}
+        found = Found([_span(row) for row in rows.iter_rows(named=True)], "", resource)
+        yield request([found]) + b"\n"
+
+
+def _safe(frame: pl.DataFrame) -> pl.DataFrame:
+    text = pl.selectors.string()
+    risky = text.str.contains(_FORMULA)
+    return frame.with_columns(pl.when(risky).then(pl.lit("'") + text).otherwise(text).name.keep())
+
+
+def _counted(pages: Iterator[pl.DataFrame], seen: Callable[[int], None]) -> Iterator[pl.DataFrame]:
+    rows = 0
+    for page in pages:
+        yield page
+        rows += page.height
+        seen(rows)
+
+
+def _csv(pages: Iterator[pl.DataFrame], sink: BinaryIO, raw: bool) -> int:  # noqa: FBT001
+    rows = 0
+    for number, page in enumerate(pages):
+        sink.write(csv_text(page, raw=raw, header=number == 0).encode())
+        rows += page.height
+    return rows
+
+
+def _parquet(pages: Iterator[pl.DataFrame], sink: BinaryIO, _raw: bool) -> int:  # noqa: FBT001
+    first = next(pages).to_arrow()
+    rows = first.num_rows
+    with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for page in pages:
+            writer.write_table(page.to_arrow().cast(first.schema))
+            rows += page.height
+    return rows
+
+
+def _otlp(pages: Iterator[pl.DataFrame], sink: BinaryIO, _raw: bool) -> int:  # noqa: FBT001
+    rows = 0
+    for page in pages:
+        # A start marker's row stands for a span that has no end yet; OTLP has no word for it.
+        ended = page.filter(pl.col("end_ns").is_not_null())
+        sink.writelines(otlp_lines(ended))
+        rows += ended.height
+    return rows
+
+
+def _span(row: dict[str, Any]) -> Document:
+    given: dict[str, Any] = orjson.loads(row["attrs"] or "{}")
+    events: list[Document] = orjson.loads(row["events"] or "[]")
+    return span(
+        row["trace_id"],
+        row["span_id"],
+        row["name"],
+        row["start_ns"],
+        row["end_ns"],
+        given,
+        parent=row["parent_span_id"] or "",
+        failed=row["status"] == "error",
+        events=[_event(event) for event in events],
+    )
+
+
+def _event(event: Document) -> Document:
+    return {
+        "name": event.get("name", ""),
+        "timeUnixNano": str(event.get("time_ns", 0)),
+        "attributes": attributes(event.get("attributes") or {}),
+    }
+
+
+_WRITERS: Final = {".csv": _csv, ".parquet": _parquet, ".jsonl": _otlp}
