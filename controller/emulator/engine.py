@@ -23,9 +23,9 @@ from heddle.controller.emulator.truth import Truth, load_truth
 PauseMode = Literal["abort", "retract", "in_place"]
 # A pass is planned at most this far; longer ones are planned again at the same instant.
 _MOST_ITERATIONS = 2048
-# With preemption on, SGLang tries the queue before every iteration; the queue changes only by the
-# slowly falling reserve, so trying every 16th is within one iteration's worth of it.
-_RETRY_ITERATIONS = 16
+# With preemption on, SGLang tries the queue before every iteration; whether the head fits changes
+# with the reserve, which falls at each of them.
+_RETRY_ITERATIONS = 1
 
 
 @dataclass(slots=True)
