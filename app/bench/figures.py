@@ -17,6 +17,7 @@ from heddle.app.errors import fail
 BENCHES: Final[dict[str, str]] = {
     "demo": "heddle.app.bench.demo",
     "accounting": "heddle.app.bench.accounting",
+    "ingest": "heddle.app.bench.ingest",
 }
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 
