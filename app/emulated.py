@@ -18,6 +18,8 @@ import polars as pl
 
 from heddle.collector import conventions as c
 from heddle.collector import records
+from heddle.collector.accounting import Kind
+from heddle.collector.facts import Slice
 from heddle.collector.queries.reading import Reading, Version
 from heddle.controller.emulator.records import PassRecord, RolloutResult
 
@@ -44,6 +46,8 @@ class Worse:
     """A weight sync the trainer asked for, from and until, seconds of the rollout."""
     polls: bool = True
     """Whether the engines are polled."""
+    engine_spans: bool = False
+    """Engines send slices of level 1 on their own clocks; loss and skew then strike these too."""
 
 
 def reading(result: RolloutResult, worse: Worse | None = None) -> Reading:
@@ -61,7 +65,33 @@ def reading(result: RolloutResult, worse: Worse | None = None) -> Reading:
         counters=_counters(result, worse),
         laws="",
         dropped=0,
+        slices=_slices(result, worse) if worse.engine_spans else {},
     )
+
+
+def _skews(result: RolloutResult, worse: Worse) -> dict[str, float]:
+    """How far each engine's clock is off, in seconds."""
+    rng = random.Random(worse.seed)
+    names = sorted(worker.worker_id for worker in result.workers)
+    return {worker_id: rng.uniform(-worse.skew_s, worse.skew_s) for worker_id in names}
+
+
+def _slices(result: RolloutResult, worse: Worse) -> dict[str, list[Slice]]:
+    """Queue, prefill and decode of every step as its engine would send them."""
+    rng, skews = random.Random(worse.seed + 1), _skews(result, worse)
+    found: dict[str, list[Slice]] = defaultdict(list)
+    for step in result.steps:
+        at_s = step.arrived_s + step.held_s + skews.get(step.worker_id, 0.0)
+        parts: tuple[tuple[Kind, float], ...] = (
+            ("queued", step.queue_s),
+            ("prefill", step.prefill_s),
+            ("decode", step.decode_s),
+        )
+        for kind, seconds in parts:
+            if seconds > 0 and rng.random() >= worse.lost_steps:
+                found[step.trajectory_id].append(Slice(kind, _ns(at_s), _ns(at_s + seconds)))
+            at_s += seconds
+    return dict(found)
 
 
 def _ns(seconds: float) -> int:
@@ -94,7 +124,8 @@ def _groups(result: RolloutResult) -> dict[str, str]:
 def _steps(result: RolloutResult, worse: Worse) -> list[dict[str, Any]]:
     rng, groups = random.Random(worse.seed), _groups(result)
     degrees = {worker.worker_id: worker.degree for worker in result.workers}
-    skews = {w: rng.uniform(-worse.skew_s, worse.skew_s) for w in sorted(degrees)}
+    # With spans of its own the engine's clock shows there; the controller's is the controller's.
+    skews = {} if worse.engine_spans else _skews(result, worse)
     rows: list[dict[str, Any]] = []
     for step in result.steps:
         if rng.random() < worse.lost_steps:

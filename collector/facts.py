@@ -11,6 +11,8 @@ A trajectory is homed on the worker of its latest step, from that step's start u
 elsewhere; before its first step it is live on no worker (worker id ""). A step is held, queued,
 prefill, decode in that order from its start, cut at its end; the rest is the orchestrator's. A tool
 without an end lasts until its trajectory's next step, else until the watermark.
+Slices an engine sends itself (SGLang's trace level 1) replace the timings of the step they fall
+into: they are the engine's own clock and show a retraction as waiting, which timings cannot.
 A worker whose lease never ended in a finished rollout is covered until its last activity only.
 """
 
@@ -42,6 +44,14 @@ class Facts:
     """Group of each trajectory; "" where none is known."""
     provisional: bool
     """The rollout still runs: the window ends at the watermark."""
+
+
+class Slice(NamedTuple):
+    """One stage of a request by the engine's own span."""
+
+    kind: Kind
+    start_ns: int
+    end_ns: int
 
 
 class _Step(NamedTuple):
@@ -102,18 +112,20 @@ def gather(
     trajectories: pl.DataFrame,
     now_ns: int,
     fleet: Sequence[Activity] = (),
+    slices: Mapping[str, Sequence[Slice]] | None = None,
 ) -> Facts:
     """Facts of one row of `rollouts` from that rollout's rows of the other queries.
 
     *now_ns* is the watermark (the latest instant telemetry speaks of); *fleet* are activities that
-    no trajectory has: down, weight_sync, reallocation.
+    no trajectory has: down, weight_sync, reallocation. *slices* are an engine's own, by trajectory.
     """
     provisional = rollout.get("end_ns") is None
     frames = (steps, tool_calls, moves, workers, trajectories)
     window = _window(rollout, frames, now_ns)
     activities = [*fleet]
     for trail in _trails(steps, tool_calls, moves, trajectories):
-        activities += _follow(trail, window.end_ns, provisional=provisional)
+        own = (slices or {}).get(trail.trajectory_id, ())
+        activities += _follow(trail, window.end_ns, own, provisional=provisional)
     leases = _leases(workers, steps, window)
     activities += _coverage(workers, leases, activities, window, provisional=provisional)
     gpus = rollout.get("gpus")
@@ -166,7 +178,9 @@ def _ordered(frame: pl.DataFrame, columns: Sequence[str], tie: str) -> Iterator[
     return known.sort("start_ns", tie).select(columns).iter_rows()
 
 
-def _follow(trail: _Trail, until_ns: int, *, provisional: bool) -> list[Activity]:
+def _follow(
+    trail: _Trail, until_ns: int, slices: Sequence[Slice], *, provisional: bool
+) -> list[Activity]:
     """Every activity of one trajectory."""
     ends = _step_ends(trail, until_ns)
     homes = _homes(trail.steps)
@@ -178,7 +192,8 @@ def _follow(trail: _Trail, until_ns: int, *, provisional: bool) -> list[Activity
     stints = list(_stints(trail, homes, end_ns))
     found = [Activity(*stint[:1], "live", *stint[1:], trail.trajectory_id) for stint in stints]
     for step, home, step_end_ns in zip(trail.steps, homes, ends, strict=True):
-        found += _step(step, home, step_end_ns)
+        own = [x for x in slices if step.start_ns <= (x.start_ns + x.end_ns) // 2 < step_end_ns]
+        found += _sliced(step, home, step_end_ns, own) if own else _step(step, home, step_end_ns)
     found += _holes(trail.steps, homes, ends)
     for tool, tool_end_ns in zip(trail.tools, tool_ends, strict=True):
         found += _tool(tool, tool_end_ns, stints)
@@ -236,6 +251,14 @@ def _step(step: _Step, home: str, end_ns: int) -> Iterator[Activity]:
             at_ns = until_ns
     if step.prefill_ns is None and step.decode_ns is None and at_ns < end_ns:
         yield Activity(home, "opaque", at_ns, end_ns, step.trajectory_id)
+
+
+def _sliced(step: _Step, home: str, end_ns: int, own: Sequence[Slice]) -> Iterator[Activity]:
+    """The engine's own slices; a stage of which none came (it was lost) by the step's timings."""
+    stages = {x.kind for x in own}
+    yield from (x for x in _step(step, home, end_ns) if x.kind not in stages)
+    for x in own:
+        yield Activity(home, x.kind, x.start_ns, x.end_ns, step.trajectory_id)
 
 
 def _holes(steps: Sequence[_Step], homes: Sequence[str], ends: Sequence[int]) -> Iterator[Activity]:

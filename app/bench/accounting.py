@@ -34,7 +34,7 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
     """The issue's numbers; --quick takes a tenth of everything."""
     share = 0.1 if quick else 1.0
     fleet = big_fleet(round(6_400 * share), 64, round(60_000 * share))
-    size = f"{len(fleet.trajectories):,} trajectories, 64 GPUs, {fleet.steps:,} steps"
+    size = f"{fleet.trajectories:,} trajectories, 64 GPUs, {fleet.steps:,} steps"
     say("conservation")
     broken, made = _conservation(round(CASES * share)), round(CASES * share)
     with TemporaryDirectory(prefix="heddle-bench-") as data:

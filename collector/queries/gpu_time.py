@@ -51,6 +51,8 @@ def _accounts(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         return Answer(table_of("accounts", []), 0)
     window, gpus = found.accounts.window, found.accounts.gpus
     source = "rollout span" if found.announced else "steps"
+    if found.reading.slices:
+        source += " + engine spans"
     if any(row.forward_ns is not None for row in found.counted):
         source += " + engine counters"
     values = (

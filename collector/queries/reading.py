@@ -7,15 +7,18 @@ it touches.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import duckdb
 import polars as pl
 
 from heddle.collector import conventions as c
+from heddle.collector.accounting import Kind
 from heddle.collector.errors import QueryRefused
+from heddle.collector.facts import Slice
 from heddle.collector.queries import rollouts, trajectories
 from heddle.collector.queries.query import Filters, Query
 
@@ -41,6 +44,19 @@ _COUNTER_ROWS: Final = (
     " CAST(attrs['heddle.counter.kv_usage'] AS DOUBLE) AS kv_usage"
     f" FROM everything WHERE run_id = ? AND op = '{c.COUNTERS}' AND worker_id IS NOT NULL"
     " AND start_ns >= ? AND start_ns <= ? ORDER BY worker_id, start_ns"
+)
+_STAGES: Final[dict[str, Kind]] = {
+    "prefill_waiting": "queued",
+    "prefill_forward": "prefill",
+    "decode_waiting": "queued",
+    "decode_forward": "decode",
+}
+"""Slices of SGLang's trace level 1, which carry no run: they share the steps' traces."""
+_SLICES: Final = (
+    "SELECT t.trajectory_id, e.name, e.start_ns, e.end_ns FROM everything e JOIN ("
+    "SELECT DISTINCT trace_id, trajectory_id FROM steps WHERE run_id = ? AND rollout_id = ?) t"
+    f" ON e.trace_id = t.trace_id WHERE e.name IN ({', '.join(repr(n) for n in _STAGES)})"
+    " AND e.end_ns > e.start_ns ORDER BY t.trajectory_id, e.start_ns, e.name"
 )
 _SAID: Final = (
     "SELECT CAST(attrs['heddle.laws'] AS VARCHAR) FROM everything"
@@ -81,6 +97,8 @@ class Reading:
     """What the rollout's span says of decode, if it does."""
     dropped: int
     """Spans that senders say they dropped."""
+    slices: dict[str, list[Slice]] = field(default_factory=dict[str, list[Slice]])
+    """What engines say themselves, by trajectory."""
 
     @property
     def watermark_ns(self) -> int:
@@ -145,7 +163,15 @@ def _read(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Reading 
         counters=_rows(cursor, _COUNTER_ROWS, [run, *window]),
         laws=str(said[0][0]) if said else "",
         dropped=int(dropped[0][0]),
+        slices=_slices(cursor, both),
     )
+
+
+def _slices(cursor: duckdb.DuckDBPyConnection, both: Sequence[str]) -> dict[str, list[Slice]]:
+    found: dict[str, list[Slice]] = defaultdict(list)
+    for trajectory, name, start_ns, end_ns in cursor.execute(_SLICES, list(both)).fetchall():
+        found[str(trajectory)].append(Slice(_STAGES[name], start_ns, end_ns))
+    return dict(found)
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection, sql: str, values: Sequence[Any]) -> pl.DataFrame:

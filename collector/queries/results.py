@@ -214,6 +214,7 @@ def explain(reading: Reading) -> Result:
         trajectories=reading.trajectories,
         now_ns=now_ns,
         fleet=fleet.activities(reading.fleet, reading.counters, workers, until_ns),
+        slices=reading.slices,
     )
     accounts = account(facts.window, facts.gpus, facts.leases, facts.activities)
     return Result(row["run_id"], row["rollout_id"], reading, facts, accounts)

@@ -193,6 +193,37 @@ def test_counters_move_busy_time_to_host_overhead_and_keep_the_sum(client):
     assert source == "rollout span + engine counters"
 
 
+def test_slices_an_engine_sends_itself_sharpen_the_partition(tmp_path):
+    """SGLang's spans carry no run: they are found by the trace of the step they were sent under."""
+    settings = CollectorSettings(data_dir=tmp_path, http_port=0, grpc_port=0, query_port=0)
+    with running(settings) as ports:
+        emitter = Emitter(f"http://127.0.0.1:{ports.http}", service="test")
+        engine = Emitter(f"http://127.0.0.1:{ports.http}", service="sglang-w0")
+        for index, (name, start, end) in enumerate(
+            [("prefill_forward", 2, 4), ("decode_waiting", 4, 9), ("decode_forward", 9, 20)]
+        ):
+            engine.emit(
+                name,
+                trace_id=ids.trace_id("run", "t0"),
+                span_id=f"{index + 1:016x}",
+                start_ns=start * S,
+                end_ns=end * S,
+                attributes={},
+            )
+        assert engine.flush(30)
+        story(emitter)
+        assert emitter.flush(30)
+        engine.close()
+        emitter.close()
+        with CollectorClient(f"http://127.0.0.1:{ports.query}") as client:
+            source = client.query("accounts", rollout="ro")["source"][0]
+            strips = client.query("strips", rollout="ro", worker="w0")
+    assert source == "rollout span + engine spans + engine counters"
+    assert strips["end_ns"].max() == 100 * S
+    first = strips.filter(pl.col("state") == "busy_prefill")["start_ns"][0]
+    assert first <= 2 * S
+
+
 def test_windows_of_a_run_sum_to_the_rollout(client):
     rows = client.query("windows", run="run", width_s=30)
     assert rows["start_ns"].n_unique() == 4

@@ -9,7 +9,7 @@ import pytest
 
 from heddle.collector import records
 from heddle.collector.accounting import Activity, Lease, account
-from heddle.collector.facts import Facts, gather
+from heddle.collector.facts import Facts, Slice, gather
 
 Row = dict[str, Any]
 
@@ -75,6 +75,41 @@ def test_a_step_is_held_queued_prefilled_and_decoded_in_order_and_the_rest_is_li
         "ramp_up": 10, "queued": 15, "busy_prefill": 2, "busy_decode": 20, "orchestrator": 13,
         "tail_bubble": 40,
     }  # fmt: skip
+
+
+def sliced(row: Row, *own: Slice) -> Facts:
+    frames = {name: frame(name, []) for name in ("tool_calls", "moves")}
+    return gather(
+        {"start_ns": 0, "end_ns": 100, "gpus": 2},
+        steps=frame("steps", [row]),
+        workers=frame("workers", [worker("a"), worker("b")]),
+        trajectories=frame("trajectories", [trajectory(10, 60)]),
+        now_ns=100,
+        slices={"t": own},
+        **frames,
+    )
+
+
+def test_an_engines_own_slices_replace_timings_and_show_a_retraction_as_waiting() -> None:
+    own = (
+        Slice("queued", 15, 20), Slice("prefill", 20, 24), Slice("decode", 24, 30),
+        Slice("queued", 30, 40),
+        Slice("prefill", 40, 45), Slice("decode", 45, 58),
+    )  # fmt: skip
+    found = sliced(step(0, 10, 60, 5, 5, 4, 34), *own)
+    assert states(found, "a") == {
+        "ramp_up": 10, "queued": 20, "busy_prefill": 9, "busy_decode": 19, "orchestrator": 2,
+        "tail_bubble": 40,
+    }  # fmt: skip
+
+
+def test_a_slice_that_was_lost_is_replaced_by_the_timings_or_unknown() -> None:
+    lost_decode = (Slice("queued", 15, 20), Slice("prefill", 20, 24))
+    found = sliced(step(0, 10, 60, 5, 5, 4, 36), *lost_decode)
+    assert states(found, "a")["busy_decode"] == 36
+    found = sliced(step(0, 10, 60), *lost_decode)
+    assert states(found, "a") == {"ramp_up": 10, "unknown": 46, "busy_prefill": 4,
+                                  "tail_bubble": 40}  # fmt: skip
 
 
 def test_segments_that_overrun_the_step_are_cut_at_its_end() -> None:
