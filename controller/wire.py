@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MAX_SAMPLES: Final = 100_000
 
 
 class Wire(BaseModel):
@@ -17,7 +19,7 @@ class GroupIn(Wire):
     """One prompt of a rollout to come."""
 
     group: str
-    samples: int = Field(default=1, ge=0, le=1_000_000)
+    samples: int = Field(default=1, ge=0, le=10_000)
     task: str | None = None
     prompt_tokens: int = Field(default=0, ge=0)
 
@@ -30,7 +32,16 @@ class RolloutBegin(Wire):
     kind: str = "train"
     expected: int = Field(default=0, ge=0)
     trainer_step: int | None = None
-    groups: list[GroupIn] = Field(default_factory=list[GroupIn])
+    groups: list[GroupIn] = Field(default_factory=list[GroupIn], max_length=MAX_SAMPLES)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> RolloutBegin:
+        """Every sample is planned for one by one: a million would stop the event loop."""
+        total = max(sum(g.samples for g in self.groups), 0)
+        if total > MAX_SAMPLES or (not self.groups and self.expected > MAX_SAMPLES):
+            message = f"a rollout has at most {MAX_SAMPLES} trajectories"
+            raise ValueError(message)
+        return self
 
 
 class RolloutEnd(Wire):

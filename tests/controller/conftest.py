@@ -201,3 +201,9 @@ def auth():
 def stub_engine():
     """The engine's class."""
     return StubEngine
+
+
+@pytest.fixture(scope="session")
+def serve_stack():
+    """The same for a module that serves it from a thread."""
+    return make_stack
