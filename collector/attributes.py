@@ -16,6 +16,7 @@ import orjson
 from heddle.collector import conventions as c
 
 INT64_MAX: Final = (1 << 63) - 1
+_MOST_SECONDS: Final = INT64_MAX / 1e9
 RESOURCE_RANK: Final = 1_000
 """Added to the rank of what the resource says: the span speaks first."""
 
@@ -126,7 +127,9 @@ def _int(value: Any) -> int | None:
 
 def _ns(value: Any) -> int | None:
     seconds = _double(value)
-    return None if seconds is None else _int(round(seconds * 1e9))
+    if seconds is None or abs(seconds) > _MOST_SECONDS:
+        return None
+    return _int(round(seconds * 1e9))
 
 
 def _bool(value: Any) -> bool | None:
