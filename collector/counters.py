@@ -83,16 +83,18 @@ def counted(accounts: Accounts, counters: pl.DataFrame) -> list[Counted]:
 
 def _worker(worker_id: str, degree: int, polls: Sequence[_Poll], busy: Sequence[Strip]) -> Counted:
     good, restarts = list(_good(polls)), _restarts(polls)
+    # Where forward is counted, residence is compared with it over the same time.
+    counts = [first.forward_s is not None and last.forward_s is not None for first, last in good]
     covered = residence = 0
     forward_s: float | None = None
     idle_s: float | None = None
     retracted = 0.0
-    for first, last in good:
+    for (first, last), is_counted in zip(good, counts, strict=True):
         covered += last.at_ns - first.at_ns
         idle_s = _plus(idle_s, first.idle_s, last.idle_s)
         retracted += (last.retracted or 0.0) - (first.retracted or 0.0)
-        if first.forward_s is not None and last.forward_s is not None:
-            forward_s = _plus(forward_s, first.forward_s, last.forward_s)
+        forward_s = _plus(forward_s, first.forward_s, last.forward_s)
+        if is_counted or not any(counts):
             residence += _within(busy, first.at_ns, last.at_ns)
     usages = [poll.kv_usage for poll in polls if poll.kv_usage is not None]
     return Counted(

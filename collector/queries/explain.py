@@ -16,7 +16,7 @@ from heddle.collector.decompose import PARTS
 from heddle.collector.laws import parse_laws
 from heddle.collector.queries.gpu_time import option, positive
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
-from heddle.collector.queries.results import RESULTS, Result
+from heddle.collector.queries.results import RESULTS, Result, remembered
 from heddle.collector.records import schema
 from heddle.collector.spare import SATURATED, spare
 
@@ -27,6 +27,7 @@ PRICE: Final = 2.0
 _HOUR_NS: Final = 3_600e9
 
 
+@remembered
 def _blame(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     by = option(filters, "by", BLAMED_BY, "trajectory")
     found = RESULTS.of(cursor, filters)
@@ -41,6 +42,7 @@ def _blame(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     return Answer(table_of("blame", told), len(told))
 
 
+@remembered
 def _critical_path(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     found = RESULTS.of(cursor, filters)
     path = found.path if found else None
@@ -51,6 +53,7 @@ def _critical_path(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answe
     return Answer(table_of("critical_path", rows), len(rows))
 
 
+@remembered
 def _decomposition(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     by = option(filters, "by", ROLLED_UP, "trajectory")
     laws = parse_laws(filters.get("law", ()))
@@ -83,6 +86,7 @@ def roll_up(parts: pl.DataFrame, by: str) -> pl.DataFrame:
     return rows.with_columns(missing).select(*columns)
 
 
+@remembered
 def _findings(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     found = RESULTS.of(cursor, filters)
     rows = [
@@ -98,6 +102,7 @@ def _evidence(evidence: str, found: Result) -> str:
     return f"{evidence}{sign}run={found.run_id}&rollout={found.rollout_id}"
 
 
+@remembered
 def _cost(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     by = option(filters, "by", ("trajectory", "group"), "trajectory")
     price = positive(filters, "price", PRICE)
@@ -130,6 +135,7 @@ def _by_group(amounts: Mapping[str, int], groups: Mapping[str, str]) -> dict[str
     return totals
 
 
+@remembered
 def _efficiency(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     saturated = round(positive(filters, "saturated", SATURATED))
     found = RESULTS.of(cursor, filters)

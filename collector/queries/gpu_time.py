@@ -7,6 +7,7 @@ where rollouts overlap); results are kept until rows change (results.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from typing import Any, Final
 
 import duckdb
@@ -15,7 +16,7 @@ from heddle.collector.accounting import Accounts, Window, account
 from heddle.collector.counters import refined
 from heddle.collector.errors import QueryRefused
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
-from heddle.collector.queries.results import RESULTS, Result
+from heddle.collector.queries.results import RESULTS, Result, remembered
 
 STRIPS_CAP: Final = 2_000
 WINDOWS_CAP: Final = 500
@@ -69,6 +70,7 @@ def _accounts(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     return Answer(table_of("accounts", [values]), 1)
 
 
+@remembered
 def _partition(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     source = option(filters, "source", SOURCES, "spans")
     found = RESULTS.of(cursor, filters)
@@ -90,6 +92,7 @@ def _wanted(filters: Filters, **values: str | None) -> bool:
     return all(not filters.get(name) or value in filters[name] for name, value in values.items())
 
 
+@remembered
 def _strips(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     found = RESULTS.of(cursor, filters)
     strips = [
@@ -97,7 +100,7 @@ def _strips(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         for strip in (found.accounts.strips if found else ())
         if _wanted(filters, worker=strip.worker_id, state=strip.state)
     ]
-    longest = sorted(strips, key=lambda s: s.start_ns - s.end_ns)[:STRIPS_CAP]
+    longest = nsmallest(STRIPS_CAP, strips, key=lambda s: s.start_ns - s.end_ns)
     ordered = sorted(longest, key=lambda s: (s.worker_id is None, s.worker_id or "", s.start_ns))
     return Answer(table_of("strips", ordered), len(strips))
 

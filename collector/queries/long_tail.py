@@ -14,7 +14,7 @@ import polars as pl
 from heddle.collector import tail
 from heddle.collector.queries.gpu_time import option
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
-from heddle.collector.queries.results import RESULTS
+from heddle.collector.queries.results import RESULTS, remembered
 from heddle.collector.queries.trajectories import TRAJECTORIES
 from heddle.collector.sources import excess
 
@@ -131,6 +131,7 @@ def _ccdf(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     return Answer(table_of("ccdf", rows), len(rows))
 
 
+@remembered
 def _stragglers(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     found = RESULTS.of(cursor, filters)
     if found is None:
@@ -141,6 +142,7 @@ def _stragglers(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     return Answer(table_of("stragglers", told), found.reading.trajectories.height)
 
 
+@remembered
 def _sources(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     found = RESULTS.of(cursor, filters)
     rows = excess(found.parts, found.reading.trajectories) if found else []

@@ -132,6 +132,12 @@ def version(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Versio
     return Version(*(int(value or 0) for value in rows[0]))
 
 
+def ended(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> bool:
+    """Whether the rollout's own span has come."""
+    both = "SELECT 1 FROM rollout_ends WHERE run_id = ? AND rollout_id = ?"
+    return bool(cursor.execute(both, [run, rollout]).fetchall())
+
+
 def read(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Reading | None:
     """Every row of that rollout, all of the same instant; None when it has none to account for."""
     cursor.begin()

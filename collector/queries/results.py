@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import duckdb
 import polars as pl
@@ -33,14 +33,20 @@ from heddle.collector.findings.case import Case, Finding
 from heddle.collector.findings.rules import diagnose
 from heddle.collector.findings.signals import Signals, signals
 from heddle.collector.laws import parse_laws
-from heddle.collector.queries.query import Filters
-from heddle.collector.queries.reading import Reading, read, version, whose
+from heddle.collector.queries.query import LIMIT, Answer, Filters
+from heddle.collector.queries.reading import Reading, ended, read, version, whose
 from heddle.collector.spare import Spare, spare
 
+Compute: TypeAlias = Callable[[duckdb.DuckDBPyConnection, Filters], Answer]
 KEPT: Final = 6
 """Results held at once; one of 60,000 steps is about 150 MB with everything asked for."""
-SPEND: Final = 0.05
-"""Of the time gone by, what recomputing a running rollout may cost."""
+SPEND: Final = 0.02
+"""Of the time gone by, what recomputing a running rollout may cost on this thread; DuckDB's own
+threads and what pages make of it double that."""
+LOOK_S: Final = 0.5
+"""A page asks ten queries at once: late rows of a finished rollout are looked for this often, and
+more often (a tenth of its age) while it is fresh."""
+ANSWERS_KEPT: Final = 64
 
 
 @dataclass(slots=True)
@@ -72,7 +78,9 @@ class Result:
     reading: Reading
     facts: Facts
     accounts: Accounts
-    cost: Cost = field(default_factory=lambda: Cost())
+    cost: Cost = field(default_factory=Cost)
+    answers: dict[Any, Answer] = field(default_factory=dict[Any, Answer])
+    """Tables that pages asked for, by query and filters."""
 
     @property
     def announced(self) -> bool:
@@ -145,10 +153,11 @@ class Result:
         return diagnose(case)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     result: Result
     at_s: float
+    looked_s: float
 
 
 class Results:
@@ -162,10 +171,11 @@ class Results:
 
     def of(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Result | None:
         """The result of the rollout asked for; None when there is none."""
-        asked = whose(cursor, filters)
+        given = [filters[name][0] for name in ("run", "rollout") if filters.get(name)]
+        asked = tuple(given) if len(given) == 2 else whose(cursor, filters)
         if asked is None:
             return None
-        key = (_database(cursor), *asked)
+        key = (_database(cursor), str(asked[0]), str(asked[1]))
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and self._fresh(cursor, kept):
@@ -174,10 +184,16 @@ class Results:
             return self._compute(cursor, key)
 
     def _fresh(self, cursor: duckdb.DuckDBPyConnection, kept: _Kept) -> bool:
-        result = kept.result
-        if result.facts.provisional and self._now_s() - kept.at_s < result.cost.spent_s / SPEND:
+        result, now_s = kept.result, self._now_s()
+        age_s, whose_it_is = now_s - kept.at_s, (result.run_id, result.rollout_id)
+        if result.facts.provisional:
+            # Its end is never overlooked: whoever waits for it reads the final numbers next.
+            if age_s < result.cost.spent_s / SPEND and not ended(cursor, *whose_it_is):
+                return True
+        elif now_s - kept.looked_s < min(LOOK_S, age_s / 10):
             return True
-        return version(cursor, result.run_id, result.rollout_id) == result.reading.version
+        kept.looked_s = now_s
+        return version(cursor, *whose_it_is) == result.reading.version
 
     def _compute(
         self, cursor: duckdb.DuckDBPyConnection, key: tuple[str, str, str]
@@ -188,7 +204,8 @@ class Results:
             if reading is None:
                 return None
             result = replace(explain(reading), cost=cost)
-        self._kept[key] = _Kept(result, self._now_s())
+        now_s = self._now_s()
+        self._kept[key] = _Kept(result, now_s, now_s)
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -198,6 +215,22 @@ class Results:
 
 RESULTS: Final = Results()
 """Of this process: the collector's pages share them."""
+
+
+def remembered(compute: Compute) -> Compute:
+    """A query's compute whose answers stay with the result they were made from."""
+
+    def answer(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
+        found = RESULTS.of(cursor, filters)
+        asked = tuple(sorted((k, tuple(v)) for k, v in filters.items() if k != LIMIT))
+        key = (compute, asked)
+        if found is None or len(found.answers) >= ANSWERS_KEPT:
+            return compute(cursor, filters)
+        if key not in found.answers:
+            found.answers[key] = compute(cursor, filters)
+        return found.answers[key]
+
+    return answer
 
 
 def explain(reading: Reading) -> Result:

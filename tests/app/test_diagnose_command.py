@@ -12,12 +12,15 @@ import polars as pl
 import pytest
 
 from heddle.app import cli
+from heddle.app.bench.fleets import big_fleet
 from heddle.collector import ids
 from heddle.collector.client import CollectorClient
 from heddle.collector.decompose import PARTS
 from heddle.collector.errors import QueryRefused
+from heddle.collector.queries.results import Results
 from heddle.collector.service import running
 from heddle.collector.settings import CollectorSettings
+from heddle.collector.store import Store
 from heddle.collector.tracing import Emitter
 
 S = 10**9
@@ -222,6 +225,40 @@ def test_slices_an_engine_sends_itself_sharpen_the_partition(tmp_path):
     assert strips["end_ns"].max() == 100 * S
     first = strips.filter(pl.col("state") == "busy_prefill")["start_ns"][0]
     assert first <= 2 * S
+
+
+def test_a_result_is_computed_once_and_again_when_rows_change(tmp_path):
+    store = Store(tmp_path / "heddle.duckdb")
+    clock = [0.0]
+    results = Results(lambda: clock[0])
+    fleet = big_fleet(20, 2, 60)
+    asked = {"run": ["bench"], "rollout": ["0"]}
+
+    def ask(at_s: float):
+        clock[0] = at_s
+        with store.reading() as cursor:
+            return results.of(cursor, asked)
+
+    try:
+        assert ask(0.0) is None
+        fleet.send(store, 0.0, 0.5)
+        running_one = ask(1.0)
+        assert running_one is not None
+        assert running_one.facts.provisional
+        fleet.send(store, 0.5, 0.6)
+        assert ask(1.0) is running_one
+        later = ask(1_000.0)
+        assert later is not running_one
+        assert ask(1_000.0) is later
+        fleet.send(store, 0.6, 1.0)
+        # The rollout has ended: nobody is told provisional numbers any more.
+        final = ask(1_000.1)
+        assert final is not None
+        assert not final.facts.provisional
+        assert ask(2_000.0) is final
+        assert results.computed == 3
+    finally:
+        store.close()
 
 
 def test_windows_of_a_run_sum_to_the_rollout(client):
