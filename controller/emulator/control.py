@@ -130,7 +130,7 @@ async def slow_down(runner: Runner, body: Body) -> Answer:
 
 async def server_info(runner: Runner, _body: Body) -> Answer:
     """Resolved settings."""
-    return replies.server_info(runner.engine, runner.port)
+    return replies.server_info(runner.engine, runner.port, runner.lag_s)
 
 
 async def model_info(runner: Runner, _body: Body) -> Answer:

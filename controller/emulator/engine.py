@@ -13,11 +13,11 @@ from typing import Literal
 
 from heddle.controller.emulator.admission import RATIO_START, Scheduler
 from heddle.controller.emulator.batch import Live
-from heddle.controller.emulator.cache import PrefixCache
+from heddle.controller.emulator.cache import Ids, PrefixCache
 from heddle.controller.emulator.errors import BadRequest, EngineBusy
 from heddle.controller.emulator.passes import DecodePass, PrefillPass
-from heddle.controller.emulator.request import EngineConfig, Finished, Request
-from heddle.controller.emulator.span import SpanCache
+from heddle.controller.emulator.request import NO_IDS, EngineConfig, Finished, Request, output_ids
+from heddle.controller.emulator.span import Span, SpanCache
 from heddle.controller.emulator.truth import Truth, load_truth
 
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -129,9 +129,13 @@ class Engine:
             return live.out
         return min(live.out + self._pass.ended_by(now_s), live.target)
 
-    def output_so_far(self, rid: str, tokens: int) -> list[int]:
+    def output_between(self, rid: str, since: int, until: int) -> Ids:
+        """Output ids of a live request; none of one that is gone."""
         live = self._live.get(rid)
-        return [] if live is None else live.output(tokens).tolist()
+        if live is None or isinstance(live.request.ids, Span):
+            return NO_IDS
+        position = len(live.request.ids) + since
+        return output_ids(live.salt, position, until - since, text=live.request.text)
 
     def abort(self, rid: str | None, now_s: float) -> int:
         """End one request (by rid prefix) or all (None); what was computed stays in the cache."""

@@ -212,7 +212,9 @@ def _start(status: int, kind: bytes, length: int | None = None) -> Message:
 
 
 async def _json(send: Send, payload: Any, status: int) -> None:
-    await _send(send, orjson.dumps(payload), status, b"application/json")
+    await _send(
+        send, orjson.dumps(payload, option=orjson.OPT_SERIALIZE_NUMPY), status, b"application/json"
+    )
 
 
 async def _send(send: Send, payload: bytes, status: int, kind: bytes) -> None:

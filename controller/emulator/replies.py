@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from heddle.controller.emulator.cache import Ids
 from heddle.controller.emulator.engine import Engine, Loads
 from heddle.controller.emulator.parse import text_of
 from heddle.controller.emulator.request import Finished, Request
@@ -58,12 +59,12 @@ def generated(done: Finished, request: Request, stamp: Stamp) -> dict[str, Any]:
     """The reply of /generate."""
     return {
         "text": text_of(done.output_ids) if request.text else "",
-        "output_ids": done.output_ids.tolist(),
+        "output_ids": done.output_ids,
         "meta_info": meta_info(done, stamp),
     }
 
 
-def partial(request: Request, ids: list[int], text: str) -> dict[str, Any]:
+def partial(request: Request, ids: Ids, text: str) -> dict[str, Any]:
     """One event of a /generate stream: everything so far, as SGLang streams by default."""
     meta = {
         "id": request.rid,
@@ -133,8 +134,11 @@ def _core(engine: Engine, load: Loads) -> dict[str, Any]:
     }
 
 
-def server_info(engine: Engine, port: int) -> dict[str, Any]:
-    """GET /server_info: the settings a controller reads, and the hash of this engine's truth."""
+def server_info(engine: Engine, port: int, lag_s: float = 0.0) -> dict[str, Any]:
+    """GET /server_info: the settings a controller reads, and the hash of this engine's truth.
+
+    `clock_lag_s`: the most fleet seconds that something was handed out after it was due.
+    """
     config = engine.config
     return {
         "version": VERSION,
@@ -157,6 +161,7 @@ def server_info(engine: Engine, port: int) -> dict[str, Any]:
         "max_running_requests": config.max_running,
         "max_total_num_tokens": engine.scheduler.capacity,
         "worker_id": config.worker_id,
+        "clock_lag_s": lag_s,
         "system": config.system,
         "internal_states": [
             {

@@ -22,6 +22,8 @@ class Runner:
         self.clock = clock
         self.port = port
         self.streams = 0
+        self.lag_s = 0.0
+        """The most fleet seconds that something was handed out after it was due."""
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: dict[str, asyncio.Future[Finished]] = {}
@@ -49,7 +51,9 @@ class Runner:
 
     def settle(self) -> None:
         """Hand out what ended and arm the timer for what comes next."""
-        for finished in self.engine.advance(self.now()):
+        now_s = self.now()
+        for finished in self.engine.advance(now_s):
+            self.lag_s = max(self.lag_s, now_s - finished.at_s)
             future = self._waiting.pop(finished.rid, None)
             if future is not None and not future.done():
                 future.set_result(finished)

@@ -14,8 +14,9 @@ import numpy as np
 import orjson
 
 from heddle.controller.emulator import replies
+from heddle.controller.emulator.cache import Ids
 from heddle.controller.emulator.parse import Body, text_of
-from heddle.controller.emulator.request import Finished, Request
+from heddle.controller.emulator.request import NO_IDS, Finished, Request
 from heddle.controller.emulator.runner import Runner
 
 DONE = b"data: [DONE]\n\n"
@@ -27,13 +28,13 @@ _STREAMS_AT_FULL_RATE = 64
 
 def event(payload: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + orjson.dumps(payload) + b"\n\n"
+    return b"data: " + orjson.dumps(payload, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n\n"
 
 
 async def progress(
     runner: Runner, request: Request, future: asyncio.Future[Finished]
-) -> AsyncIterator[list[int]]:
-    """All ids so far, each time there are more, until the request has ended."""
+) -> AsyncIterator[Ids]:
+    """The ids made since the last look, each time there are some, until the request has ended."""
     seen = 0
     runner.streams += 1
     try:
@@ -44,8 +45,9 @@ async def progress(
                 return
             made = runner.engine.progress(request.rid, runner.now())
             if made > seen:
+                fresh = runner.engine.output_between(request.rid, seen, made)
                 seen = made
-                yield runner.engine.output_so_far(request.rid, made)
+                yield fresh
     finally:
         runner.streams -= 1
 
@@ -54,9 +56,10 @@ async def generate_events(
     runner: Runner, request: Request, future: asyncio.Future[Finished]
 ) -> AsyncIterator[bytes]:
     """The stream of /generate."""
-    async for ids in progress(runner, request, future):
-        text = text_of(np.array(ids, dtype=np.int32)) if request.text else ""
-        yield event(replies.partial(request, ids, text))
+    ids = NO_IDS
+    async for fresh in progress(runner, request, future):
+        ids = np.concatenate([ids, fresh])
+        yield event(replies.partial(request, ids, text_of(ids) if request.text else ""))
     yield event(replies.generated(future.result(), request, runner.stamp)) + DONE
 
 
@@ -72,9 +75,9 @@ async def openai_events(
     if chat:
         yield event({**head, "choices": [_choice(chat, "", None, role="assistant")]})
     seen = 0
-    async for ids in progress(runner, request, future):
-        yield event({**head, "choices": [_choice(chat, _text(ids[seen:]), None)]})
-        seen = len(ids)
+    async for fresh in progress(runner, request, future):
+        yield event({**head, "choices": [_choice(chat, text_of(fresh), None)]})
+        seen += len(fresh)
     done = future.result()
     rest = text_of(done.output_ids[seen:])
     reason = replies.finish_reason(done)["type"]
@@ -128,7 +131,3 @@ def _choice(chat: bool, text: str, reason: str | None, role: str | None = None) 
     else:
         choice["text"] = text
     return choice
-
-
-def _text(ids: list[int]) -> str:
-    return text_of(np.array(ids, dtype=np.int32))
