@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,16 +47,30 @@ class Running:
         return self.client.query(name, **filters)
 
 
-@pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Running]:
-    settings = CollectorSettings(data_dir=tmp_path, http_port=0, grpc_port=0, query_port=0)
+@contextmanager
+def collector_in(data_dir: Path) -> Generator[Running, None, None]:
+    """A collector over that folder for as long as the block lasts."""
+    settings = CollectorSettings(data_dir=data_dir, http_port=0, grpc_port=0, query_port=0)
     with running(settings) as ports:
         url = f"http://127.0.0.1:{ports.query}"
         with CollectorClient(url) as client, httpx.Client(timeout=60) as http:
-            made = Running(ports, client, http, tmp_path)
+            made = Running(ports, client, http, data_dir)
             yield made
             for emitter in made.emitters:
                 emitter.close()
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Running]:
+    with collector_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for a whole module; its tests keep apart by trace id."""
+    with collector_in(tmp_path_factory.mktemp("collector")) as made:
+        yield made
 
 
 @pytest.fixture
