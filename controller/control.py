@@ -222,6 +222,24 @@ async def remove_worker(request: Request, worker_id: str) -> dict[str, str]:
     return {"worker_id": compat.forget(_up(request), worker_id).id}
 
 
+@router.post("/weight_sync/begin", response_model=wire.WeightSyncState)
+async def begin_sync(request: Request, asked: wire.WeightSyncBegin) -> Any:
+    """Returns once nothing runs, or the time is up: then the trainer may load weights."""
+    return await _up(request).syncs.begin(asked)
+
+
+@router.post("/weight_sync/end", response_model=wire.WeightSyncState)
+async def end_sync(request: Request, asked: wire.WeightSyncEnd) -> Any:
+    """Held steps go on; ending twice is no mistake."""
+    return await _up(request).syncs.end(asked)
+
+
+@router.get("/weight_sync", response_model=wire.WeightSyncState)
+async def sync_state(request: Request) -> Any:
+    """Whether weights change now."""
+    return _up(request).syncs.state()
+
+
 @router.get("/decisions")
 async def decisions(request: Request, limit: int = 100) -> list[dict[str, Any]]:
     """The newest releases and moves first."""

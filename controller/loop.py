@@ -137,11 +137,11 @@ class Loop:
             self.drop(step, "client_left")
             raise
 
-    def again(self, step: Step) -> None:
-        """Its engine was lost before anything was streamed: back in line, for another attempt."""
+    def again(self, step: Step, error: str = "engine_lost") -> None:
+        """It did not come to its end and can go on: back in line, for another attempt."""
         trajectory = step.trajectory
         self._stop_running(step)
-        self.spans.ended(step, Usage(), self.clock.now_ns(), error="engine_lost")
+        self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         trajectory.errors += 1
         step.attempt = trajectory.attempts[step.index] = trajectory.attempts[step.index] + 1
         step.arrived_ns = self.clock.now_ns()

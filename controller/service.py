@@ -42,6 +42,7 @@ from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
 from heddle.controller.spool import SpoolingExporter
 from heddle.controller.switches import Switchboard
+from heddle.controller.sync import WeightSyncs
 from heddle.models.registry import Registry
 
 KEEP_ALIVE_S: Final = 75
@@ -119,7 +120,8 @@ class Controller:
         self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
         self.launcher = _launcher(config)
         self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
-        self.proxy = Proxy(self.loop, frozenset({token}))
+        self.syncs = WeightSyncs(config.clock, self.fleet, spans, self.loop.open_rollout)
+        self.proxy = Proxy(self.loop, self.syncs, frozenset({token}))
         self.acquired = Acquired(self.loop)
         self.direct = Direct(self.acquired)
         open_rollouts = self.loop.open_rollout

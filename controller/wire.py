@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -129,6 +129,22 @@ class Release(Wire):
     final: bool = False
 
 
+class WeightSyncBegin(Wire):
+    """Weights are about to change: hold new steps, then wait for, abort or pause what runs."""
+
+    run: str = Field(default="default", min_length=1, max_length=512)
+    id: str = Field(default="", max_length=512)
+    policy: Literal["wait", "abort", "pause"] = "wait"
+    timeout_s: float = Field(default=60.0, ge=0, le=3600)
+
+
+class WeightSyncEnd(Wire):
+    """They have changed: flush stale prefixes and go on."""
+
+    version: str | None = Field(default=None, max_length=512)
+    flush: bool = True
+
+
 class PredictorChoice(Wire):
     """Which predictor version to serve; `force` overrides the gate's refusal and is noted."""
 
@@ -165,6 +181,19 @@ class Released(BaseModel):
     """Whether the rid was one that is acquired."""
 
     known: bool
+
+
+class WeightSyncState(BaseModel):
+    """The sync under way, or the last one."""
+
+    active: bool
+    id: str = ""
+    policy: str = ""
+    aborted: int = 0
+    resumed: int = 0
+    waited_for: list[str] = Field(default_factory=list[str])
+    waited_s: float = 0.0
+    still_running: int = 0
 
 
 class RolloutReply(BaseModel):

@@ -78,6 +78,16 @@ class Exchange:
         """Whether another engine can go on where one stopped: token ids in, one request."""
         return self.path == GENERATE and self.body.ids is not None and not self.is_batch
 
+    def interrupted(self, content: bytes) -> bool:
+        """Keep what an engine made before it was stopped; False where nobody can go on."""
+        if not self.can_resume:
+            return False
+        known = self.received or Received()
+        if known.take(orjson.loads(content)):
+            self.received = known
+            return True
+        return False
+
     def for_engine(self, step: Step, grant: Grant) -> tuple[bytes, dict[str, str]]:
         """The body and the headers it is sent."""
         injected, ids = self._injected(step, grant), self.body.ids

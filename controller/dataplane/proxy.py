@@ -32,6 +32,7 @@ from heddle.controller.errors import (
 from heddle.controller.fleet.engine import Stream
 from heddle.controller.live import Call, Grant, Step
 from heddle.controller.loop import NOBODY, Loop
+from heddle.controller.sync import WeightSyncs
 
 STEPS: Final = frozenset({GENERATE, CHAT, COMPLETIONS})
 PATHS: Final = STEPS | {"/v1/models", "/abort_request"}
@@ -45,11 +46,18 @@ def serves(path: str) -> bool:
     return strip_prefix(path) in PATHS
 
 
+class _Interrupted(Exception):
+    """A weight sync of ours stopped it in the middle: it goes on afterwards."""
+
+
 class Proxy:
     """The data plane as an ASGI application; `api_keys` are no session ids."""
 
-    def __init__(self, loop: Loop, api_keys: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, loop: Loop, syncs: WeightSyncs, api_keys: frozenset[str] = frozenset()
+    ) -> None:
         self._loop = loop
+        self._syncs = syncs
         self._api_keys = api_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,6 +125,8 @@ class Proxy:
             grant = await self._loop.granted(step)
             try:
                 usage = await self._forward(exchange, step, grant)
+            except _Interrupted:
+                self._loop.again(step, "weight_sync")
             except asyncio.CancelledError:
                 self._loop.drop(step, "client_left")
                 self._stop_on(grant)
@@ -156,15 +166,27 @@ class Proxy:
             self._loop.drop(step, usage.error)
 
     async def _forward(self, exchange: Exchange, step: Step, grant: Grant) -> Usage:
+        await self._syncs.passable()
+        self._syncs.running.add(step)
+        try:
+            return await self._sent(exchange, step, grant)
+        finally:
+            self._syncs.running.discard(step)
+
+    async def _sent(self, exchange: Exchange, step: Step, grant: Grant) -> Usage:
         body, headers = exchange.for_engine(step, grant)
         extra = said_of(step, grant)
         if exchange.streams:
             stream = await grant.worker.engine.stream(exchange.path, body, headers)
-            return await self._pass_on(exchange, stream, extra, step.released_ns)
+            return await self._pass_on(exchange, stream, extra, step)
         reply = await grant.worker.engine.send(exchange.path, body, headers)
         usage, content = exchange.read(reply.body)
         if reply.status >= 400:
             usage = Usage(error=f"http_{reply.status}")
+        ours = self._syncs.is_ours(usage)
+        self._syncs.answered(step, usage, ours=ours)
+        if ours and exchange.interrupted(content):
+            raise _Interrupted
         exchange.began = exchange.ended = True
         await asgi.answer(exchange.send, reply.status, content, reply.content_type, extra)
         return usage
@@ -174,7 +196,7 @@ class Proxy:
         exchange: Exchange,
         stream: Stream,
         extra: list[tuple[bytes, bytes]],
-        sent_ns: int,
+        step: Step,
     ) -> Usage:
         before = exchange.received
         watch = Watch(
@@ -194,7 +216,8 @@ class Proxy:
         if stream.status >= 400:
             return Usage(error=f"http_{stream.status}")
         usage = _streamed(exchange, watch)
-        usage.watched(sent_ns, first_ns, self._loop.clock.now_ns())
+        usage.watched(step.released_ns, first_ns, self._loop.clock.now_ns())
+        self._syncs.answered(step, usage, ours=False)
         return usage
 
     async def _events(
