@@ -1,7 +1,8 @@
 """How many GPUs should each worker of the rollout have?
 
 `fixed-d` does as told; `best-fixed` prices every homogeneous degree for the predicted lengths in
-closed form (KV room, running cap and tools included) and takes the cheapest.
+closed form (KV room, running cap and tools included) and takes the cheapest; `exact` and `annealed`
+mix degrees and say how many of the longest each worker is meant for.
 """
 
 from __future__ import annotations
@@ -10,14 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
+
+from heddle.controller.core.anneal import annealed_cut
 from heddle.controller.core.cost import homogeneous_s
+from heddle.controller.core.exact import Columns, Cut, Runs, best_layout
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
 
-Allocation = Callable[[Sequence[Work], Mapping[int, Latency], int], Layout]
+Allocation = Callable[[Sequence[Work], Mapping[int, Latency], int, np.random.Generator], Layout]
+"""(expected trajectories, law of each degree, GPUs, chance) -> layout."""
 
 
-def fixed(degree: int, works: Sequence[Work], laws: Mapping[int, Latency], gpus: int) -> Layout:
+def fixed(
+    degree: int,
+    works: Sequence[Work],
+    laws: Mapping[int, Latency],
+    gpus: int,
+    rng: np.random.Generator,
+) -> Layout:
     """Every worker of that degree; left-over GPUs stay unallocated."""
+    _ = rng
     engines = gpus // degree
     if engines == 0 or degree not in laws:
         message = (
@@ -28,12 +41,12 @@ def fixed(degree: int, works: Sequence[Work], laws: Mapping[int, Latency], gpus:
     return _layout(degree, engines, works, price, f"every worker has degree {degree} by choice")
 
 
-def best_fixed(works: Sequence[Work], laws: Mapping[int, Latency], gpus: int) -> Layout:
+def best_fixed(
+    works: Sequence[Work], laws: Mapping[int, Latency], gpus: int, rng: np.random.Generator
+) -> Layout:
     """The homogeneous degree with the lowest closed-form makespan; ties to the smaller degree."""
-    degrees = _fit(laws, gpus)
-    if not degrees:
-        message = f"no known degree fits {gpus} GPUs; known degrees are {sorted(laws)}"
-        raise CoreError(message)
+    _ = rng
+    degrees = _fitting(laws, gpus)
     if not works:
         because = "no lengths to plan for: the smallest degree that fits"
         return _layout(degrees[0], gpus // degrees[0], works, None, because)
@@ -42,6 +55,50 @@ def best_fixed(works: Sequence[Work], laws: Mapping[int, Latency], gpus: int) ->
     said = ", ".join(f"{d}: {s:.0f} s" for d, s in prices.items())
     because = f"degree {degree} ends first for {len(works)} expected trajectories ({said})"
     return _layout(degree, gpus // degree, works, prices[degree], because)
+
+
+def exact(
+    works: Sequence[Work], laws: Mapping[int, Latency], gpus: int, rng: np.random.Generator
+) -> Layout:
+    """The degrees and contiguous cut with the lowest closed-form makespan."""
+    if not works:
+        return best_fixed(works, laws, gpus, rng)
+    cut = best_layout(_runs(works, laws, gpus), gpus)
+    return _of_cut(cut, f"the best layout and cut of {len(works)} expected trajectories")
+
+
+def annealed(
+    works: Sequence[Work], laws: Mapping[int, Latency], gpus: int, rng: np.random.Generator
+) -> Layout:
+    """The paper's Algorithm 2 over the same cost."""
+    if not works:
+        return best_fixed(works, laws, gpus, rng)
+    cut = annealed_cut(_runs(works, laws, gpus), gpus, rng)
+    return _of_cut(cut, f"annealed for {len(works)} expected trajectories")
+
+
+def _runs(works: Sequence[Work], laws: Mapping[int, Latency], gpus: int) -> dict[int, Runs]:
+    columns = Columns.of(works)
+    return {d: Runs(columns, laws[d]) for d in _fitting(laws, gpus)}
+
+
+def _of_cut(cut: Cut, what: str) -> Layout:
+    """Highest degrees first, as workers are numbered."""
+    pairs = sorted(zip(cut.degrees, cut.shares, strict=True), key=lambda p: -p[0])
+    return Layout(
+        degrees=tuple(d for d, _ in pairs),
+        shares=tuple(s for _, s in pairs),
+        makespan_s=cut.makespan_s,
+        because=f"{what}: {cut.makespan_s:.0f} s in closed form",
+    )
+
+
+def _fitting(laws: Mapping[int, Latency], gpus: int) -> list[int]:
+    degrees = _fit(laws, gpus)
+    if not degrees:
+        message = f"no known degree fits {gpus} GPUs; known degrees are {sorted(laws)}"
+        raise CoreError(message)
+    return degrees
 
 
 def _fit(laws: Mapping[int, Latency], gpus: int) -> list[int]:
@@ -65,4 +122,6 @@ def _layout(
 ALLOCATIONS: Final[dict[str, Allocation]] = {
     **{f"fixed-{d}": partial(fixed, d) for d in (1, 2, 4, 8)},
     "best-fixed": best_fixed,
+    "annealed": annealed,
+    "exact": exact,
 }

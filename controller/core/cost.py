@@ -85,6 +85,26 @@ def group_s(works: Sequence[Work], law: Latency) -> float:
     return load.finish_s()
 
 
+def expected_ranks(worlds: Sequence[Sequence[Work]]) -> list[Work]:
+    """The expected longest, second longest, ... over imagined rollouts of the same trajectories.
+
+    The first carries the expected maximum, which no trajectory's own mean does.
+    """
+    ranked = [sorted(world, key=lambda w: -w.output_tokens) for world in worlds if world]
+    return [_mean_work(those) for those in zip(*ranked, strict=True)]
+
+
+def _mean_work(works: Sequence[Work]) -> Work:
+    n = len(works)
+    return Work(
+        output_tokens=sum(w.output_tokens for w in works) / n,
+        prompt_tokens=sum(w.prompt_tokens for w in works) / n,
+        observation_tokens=sum(w.observation_tokens for w in works) / n,
+        steps=sum(w.steps for w in works) / n,
+        tool_s=sum(w.tool_s for w in works) / n,
+    )
+
+
 def homogeneous_s(works: Sequence[Work], law: Latency, engines: int) -> float:
     """The makespan of equal engines that share the works evenly, the longest on one of them."""
     load = Load(law)

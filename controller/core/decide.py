@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from heddle.controller.core.admission import ADMISSIONS
+from heddle.controller.core.admission import ADMISSIONS, Allowance
+from heddle.controller.core.book import Book
 from heddle.controller.core.migration import MIGRATIONS
-from heddle.controller.core.placement import PLACEMENTS, Book
+from heddle.controller.core.placement import PLACEMENTS, ROAMING
 from heddle.controller.core.priority import ORDERS, band, in_flight_first
 from heddle.controller.core.types import Plan, Rates, Release, Snapshot, Switches, Trajectory
 
@@ -29,17 +30,18 @@ def decide(snapshot: Snapshot, switches: Switches, rng: np.random.Generator) -> 
     if not snapshot.workers:
         held = {t.id: "no worker takes steps" for t in ordered}
         return Plan(held=held, ranks=ranks)
-    book = Book.of(snapshot, ADMISSIONS[switches.admission](snapshot))
+    book = Book.of(snapshot)
+    allowance = ADMISSIONS[switches.admission](snapshot, book) if ordered else None
     releases: list[Release] = []
     held: dict[str, str] = {}
     for rank, trajectory in enumerate(ordered):
-        found = _worker_for(trajectory, book, switches)
+        found = _worker_for(trajectory, book, allowance, switches)
         if found is None:
             held[trajectory.id] = f"every worker holds its {switches.admission} limit"
             continue
         priority = band(switches.order, trajectory, snapshot.rates)
         releases.append(_release(trajectory, found, rank, priority, switches.order))
-    moves = MIGRATIONS[switches.migration](snapshot)
+    moves = MIGRATIONS[switches.migration](snapshot, book)
     return Plan(releases=tuple(releases), moves=tuple(moves), held=held, ranks=ranks)
 
 
@@ -59,19 +61,33 @@ def decide_at_home(
     ]  # fmt: skip
 
 
-def _worker_for(trajectory: Trajectory, book: Book, switches: Switches) -> tuple[str, str] | None:
+def _worker_for(
+    trajectory: Trajectory, book: Book, allowance: Allowance | None, switches: Switches
+) -> tuple[str, str] | None:
     """Home while it lives; else the placement's choice, for fresh ones where there is room."""
     home = trajectory.worker
     if home is not None and home in book.workers:
-        return home, _AT_HOME.format(home)
+        if switches.placement not in ROAMING:
+            return home, _AT_HOME.format(home)
+        found = PLACEMENTS[switches.placement](trajectory, list(book.workers), book)
+        book.in_flight[found[0]] += 1
+        return found
     choice = list(book.workers)
-    if trajectory.is_fresh:
-        choice = [w for w in choice if book.has_room(w)]
+    if trajectory.is_fresh and allowance is not None:
+        choice = allowance.choice(trajectory)
     if not choice:
         return None
     worker, because = PLACEMENTS[switches.placement](trajectory, choice, book)
     book.take(trajectory, worker)
+    book.in_flight[worker] += 1
+    if allowance is not None:
+        allowance.take(trajectory, worker)
     return worker, because
+
+
+def roams(switches: Switches) -> bool:
+    """Whether steps of started trajectories need a full decision too."""
+    return switches.placement in ROAMING
 
 
 def _release(

@@ -31,8 +31,13 @@ def _preset(*policies: str) -> Switches:
 
 PRESETS: Final[Mapping[str, Switches]] = {
     "verl": _preset("fcfs", "none", "sticky", "off", "fixed-1", "none"),
+    "verl-star": _preset("fcfs", "none", "hybrid", "off", "fixed-1", "none"),
+    "slime": _preset("fcfs", "none", "least-load", "off", "fixed-1", "none"),
+    "heddle-paper": _preset(
+        "longest-first", "none", "presorted", "rank", "annealed", "group-history"
+    ),
     "heddle": _preset(
-        "longest-first", "hold-count", "soonest", "rank", "best-fixed", "group-history"
+        "longest-fresh", "hold-kv", "mix", "rebalance", "best-fixed", "group-history"
     ),
 }
 

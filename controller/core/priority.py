@@ -17,6 +17,8 @@ Order = Callable[[Sequence[Trajectory], Rates], list[Trajectory]]
 # less never preempts at SGLang's default threshold of 10 (strictly greater).
 BANDS_TOKENS: Final = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
+IN_FLIGHT: Final = len(BANDS_TOKENS) + 1
+
 
 def expected_tokens(trajectory: Trajectory, rates: Rates) -> float:
     """Mean of the remaining output tokens, by its prediction or the rates."""
@@ -30,12 +32,43 @@ def arrival_order(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajector
     return sorted(waiting, key=lambda t: t.arrival)
 
 
+def round_robin(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
+    """Turns: whoever had the fewest steps goes first; ties keep arrival order."""
+    _ = rates
+    return sorted(waiting, key=lambda t: (t.steps, t.arrival))
+
+
+def least_attained(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
+    """Fewest output tokens so far first (Autellix); ties keep arrival order."""
+    _ = rates
+    return sorted(waiting, key=lambda t: (t.output_tokens, t.arrival))
+
+
+def shortest_first(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
+    """Shortest expected remaining first; ties keep arrival order."""
+    return sorted(waiting, key=lambda t: (expected_tokens(t, rates), t.arrival))
+
+
 def longest_first(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
     """Longest expected remaining first; ties keep arrival order."""
     return sorted(waiting, key=lambda t: (-expected_tokens(t, rates), t.arrival))
 
 
-ORDERS: Final[dict[str, Order]] = {"fcfs": arrival_order, "longest-first": longest_first}
+def longest_fresh(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
+    """Fresh ones longest first, started ones as they come: their KV is what must not wait."""
+    return sorted(
+        waiting, key=lambda t: (-expected_tokens(t, rates) if t.is_fresh else 0.0, t.arrival)
+    )
+
+
+ORDERS: Final[dict[str, Order]] = {
+    "fcfs": arrival_order,
+    "round-robin": round_robin,
+    "least-attained": least_attained,
+    "shortest-first": shortest_first,
+    "longest-first": longest_first,
+    "longest-fresh": longest_fresh,
+}
 
 
 def in_flight_first(ordered: Sequence[Trajectory]) -> list[Trajectory]:
@@ -44,8 +77,18 @@ def in_flight_first(ordered: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def band(order: str, trajectory: Trajectory, rates: Rates) -> int | None:
-    """The priority sent to the engine; none under fcfs, which is the engine's own order."""
-    if order == "fcfs":
-        return None
-    tokens = expected_tokens(trajectory, rates)
+    """The priority sent to the engine, higher first; None leaves the engine its own order."""
+    if order == "longest-first":
+        return _band(expected_tokens(trajectory, rates))
+    if order == "shortest-first":
+        return len(BANDS_TOKENS) - _band(expected_tokens(trajectory, rates))
+    if order == "least-attained":
+        return len(BANDS_TOKENS) - _band(trajectory.output_tokens)
+    if order == "longest-fresh":
+        # Above every fresh one: a started step that waits finds its prefix evicted.
+        return _band(expected_tokens(trajectory, rates)) if trajectory.is_fresh else IN_FLIGHT
+    return None
+
+
+def _band(tokens: float) -> int:
     return sum(tokens >= edge for edge in BANDS_TOKENS)

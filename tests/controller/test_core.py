@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.controller.core.admission import ADMISSIONS
+from heddle.controller.core.admission import ADMISSIONS, Counts
 from heddle.controller.core.allocation import ALLOCATIONS
+from heddle.controller.core.book import Book, group_edges
 from heddle.controller.core.cost import Load, group_s, homogeneous_s, lower_bounds_s
-from heddle.controller.core.decide import decide
-from heddle.controller.core.migration import group_edges, rank
+from heddle.controller.core.decide import decide, roams
+from heddle.controller.core.migration import rank
 from heddle.controller.core.policies import CHOICES, KNOWN, PRESETS, changed, preset_name
 from heddle.controller.core.priority import longest_first
 from heddle.controller.core.types import (
@@ -79,7 +80,7 @@ def test_best_fixed_is_the_degree_that_iterating_every_degree_picks(seed):
         for t in rng.lognormal(4, 1, n).astype(int) + 5
     ]
     laws = {d: law(d, a=0.01 / d**0.6, b=2e-4 / d**0.3, kv=10**6) for d in (1, 2, 4)}
-    chosen = ALLOCATIONS["best-fixed"](works, laws, 4)
+    chosen = ALLOCATIONS["best-fixed"](works, laws, 4, RNG)
 
     def replayed(degree):
         dealt = sorted(works, key=lambda w: -w.output_tokens)
@@ -94,8 +95,8 @@ def test_best_fixed_is_the_degree_that_iterating_every_degree_picks(seed):
 
 def test_best_fixed_takes_few_large_engines_for_one_long_and_many_small_for_many():
     laws = {d: law(d, a=0.01 / d**0.5, b=1e-3 / d**0.5, kv=10**7) for d in (1, 8)}
-    one = ALLOCATIONS["best-fixed"]([Work(output_tokens=5000)], laws, 8)
-    many = ALLOCATIONS["best-fixed"]([Work(output_tokens=500)] * 800, laws, 8)
+    one = ALLOCATIONS["best-fixed"]([Work(output_tokens=5000)], laws, 8, RNG)
+    many = ALLOCATIONS["best-fixed"]([Work(output_tokens=500)] * 800, laws, 8, RNG)
     assert (one.degrees, many.degrees) == ((8,), (1,) * 8)
 
 
@@ -106,7 +107,7 @@ def test_tools_of_the_longest_count_into_the_makespan():
 
 def test_a_fixed_degree_that_does_not_fit_says_which_do():
     with pytest.raises(CoreError, match=r"fits 4 GPUs; choose one of \[1, 2\]"):
-        ALLOCATIONS["fixed-8"]([], {1: law(1), 2: law(2), 8: law(8)}, 4)
+        ALLOCATIONS["fixed-8"]([], {1: law(1), 2: law(2), 8: law(8)}, 4, RNG)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 3000)), min_size=1, max_size=30))
@@ -180,13 +181,13 @@ def test_every_waiting_step_is_released_once_or_held_with_a_reason(rows, preset,
     assert all(r.because for r in plan.releases)
     assert all(plan.held.values())
     by_id = {t.id: t for t in snapshot.trajectories}
-    room = ADMISSIONS[switches.admission](snapshot)
+    room = getattr(ADMISSIONS[switches.admission](snapshot, Book.of(snapshot)), "limits", {})
     for worker in snapshot.workers:
         held = sum(t.worker == worker.id for t in snapshot.trajectories)
         fresh = sum(r.worker == worker.id and by_id[r.trajectory].is_fresh for r in plan.releases)
-        assert fresh == 0 or held + fresh <= max(room[worker.id], held)
+        assert fresh == 0 or held + fresh <= max(room.get(worker.id, math.inf), held)
     for t in waiting:
-        if t.worker in {w.id for w in snapshot.workers}:
+        if t.worker in {w.id for w in snapshot.workers} and not roams(switches):
             assert next(r.worker for r in plan.releases if r.trajectory == t.id) == t.worker
 
 
@@ -197,19 +198,32 @@ def test_in_flight_steps_go_before_fresh_ones_under_every_order():
         assert plan.releases[0].trajectory == "t1"
 
 
+def limits(admission, snapshot):
+    allowance = ADMISSIONS[admission](snapshot, Book.of(snapshot))
+    assert isinstance(allowance, Counts)
+    return set(allowance.limits.values())
+
+
 def test_hold_count_is_the_room_over_the_mean_peak_and_at_least_one():
     rows = [("held", 3, 1000, 4000)] * 10
     snapshot = snapshot_of(rows)
-    assert set(ADMISSIONS["hold-count"](snapshot).values()) == {4}
-    assert set(ADMISSIONS["hold-count"](snapshot_of(rows, kv=10)).values()) == {1}
-    assert set(ADMISSIONS["none"](snapshot).values()) == {math.inf}
+    assert limits("hold-count", snapshot) == {4}
+    assert limits("hold-count", snapshot_of(rows, kv=10)) == {1}
+    assert limits("none", snapshot) == {math.inf}
 
 
 def test_who_stays_away_in_its_tool_gives_up_its_place():
     away = Trajectory(
-        id="away", arrival=0, state="tool", worker="w0", steps=1, tool_s=61.0, remaining=length(5)
+        id="away",
+        arrival=0,
+        state="tool",
+        worker="w0",
+        steps=1,
+        tool_s=61.0,
+        context_tokens=4,
+        remaining=length(5),
     )
-    fresh = Trajectory(id="new", arrival=1, remaining=length(5))
+    fresh = Trajectory(id="new", arrival=1, context_tokens=4, remaining=length(5))
     one = Snapshot(trajectories=(away, fresh), workers=(Worker(id="w0", latency=law(kv=5)),))
     back = replace(one, trajectories=(replace(away, tool_s=5.0), fresh))
     assert [r.trajectory for r in decide(one, PRESETS["heddle"], RNG).releases] == ["new"]
@@ -246,10 +260,10 @@ def test_rank_moves_only_from_tools_one_a_source_and_target_longest_first():
         workers=tuple(Worker(id=f"w{i}", latency=law(kv=10**6)) for i in range(2)),
         rates=Rates(tool_s=5.0),
     )
-    moves = rank(snapshot)
+    moves = rank(snapshot, Book.of(snapshot))
     assert [(m.trajectory, m.source, m.target) for m in moves] == [("t1", "w1", "w0")]
     hasty = replace(snapshot, rates=Rates(tool_s=0.0))
-    assert rank(hasty) == []
+    assert rank(hasty, Book.of(hasty)) == []
 
 
 def test_group_edges_scale_the_planned_shares_to_who_is_alive():
@@ -264,5 +278,5 @@ def test_presets_name_known_policies_and_unknown_ones_are_told_the_known():
             assert getattr(switches, choice) in KNOWN[choice]
     assert preset_name(PRESETS["verl"]) == "verl"
     assert preset_name(changed(PRESETS["verl"], {"order": "longest-first"})) is None
-    with pytest.raises(CoreError, match="no order policy called 'sjf'; choose one of fcfs, long"):
+    with pytest.raises(CoreError, match="no order policy called 'sjf'; choose one of fcfs, least"):
         changed(PRESETS["verl"], {"order": "sjf"})
