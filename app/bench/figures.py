@@ -17,7 +17,10 @@ from heddle.app.errors import fail
 BENCHES: Final[dict[str, str]] = {
     "demo": "heddle.app.bench.demo",
     "accounting": "heddle.app.bench.accounting",
+    "engines": "heddle.app.bench.engines",
     "ingest": "heddle.app.bench.ingest",
+    "query": "heddle.app.bench.query",
+    "route": "heddle.app.bench.route",
 }
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 
