@@ -183,23 +183,25 @@ class _Cache:
     def of(cls, steps: pl.DataFrame) -> _Cache:
         """Walk every trajectory's steps in order."""
         found = cls()
-        columns = ("trajectory_id", "worker_id", "input_tokens", "output_tokens", "cached_tokens")
+        columns = ("trajectory_id", "worker_id", "input_tokens", "cached_tokens")
         rows = steps.sort("trajectory_id", "start_ns", "step_index").select(columns).iter_rows()
         for trajectory, mine in groupby(rows, key=lambda row: row[0]):
             worker, seen = None, 0
-            for _, now, prompt, output, cached in mine:
+            for _, now, prompt, cached in mine:
                 moved = worker is not None and now is not None and now != worker
                 if moved:
                     found.movers.add(trajectory)
                 if prompt is not None and cached is not None:
                     found.hits += cached
-                    found._count(moved, prompt - cached, prompt - seen)
-                worker, seen = now or worker, (prompt or 0) + (output or 0)
+                    found._count(moved, prompt, cached, seen)
+                worker, seen = now or worker, prompt or seen
         return found
 
-    def _count(self, moved: bool, uncached: int, new: int) -> None:  # noqa: FBT001 (private)
-        again = max(uncached - max(new, 0), 0)
-        self.prefilled += max(uncached, 0)
+    def _count(self, moved: bool, prompt: int, cached: int, seen: int) -> None:  # noqa: FBT001 (private)
+        # Only the prompt before counts as seen: agents drop reasoning, tokens of the output may
+        # never come back. A prompt that shrank was compacted: nothing of it is known.
+        again = max(seen - cached, 0) if prompt >= seen else 0
+        self.prefilled += max(prompt - cached, 0)
         self.moved += again if moved else 0
         self.moved_steps += moved
         self.thrashed += 0 if moved else again

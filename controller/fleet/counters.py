@@ -120,7 +120,8 @@ class CounterPoller:
 async def counters(engine: Engine) -> dict[str, float]:
     """Totals from /metrics (an engine without it says none), gauges from /v1/loads, which is
     computed when asked and so is never stale."""
-    reply = await engine.send("/metrics", b"", {})
+    # SGLang compresses /metrics when it may, and the session unpacks nothing.
+    reply = await engine.send("/metrics", b"", {"Accept-Encoding": "identity"})
     said = readings(reply.body.decode(errors="replace")) if reply.status < 400 else {}
     load = await engine.observe()
     said |= {"running": float(load.running), "queue": float(load.queued)}

@@ -63,7 +63,9 @@ def case(
         "trajectories": frame("trajectories", [{"trajectory_id": t} for t in names]),
     }
     paused = [round(at * S) for at in sync_s or ()]
-    fleet = [Activity(f"w{w}", "weight_sync", *paused) for w in range(gpus)] if paused else []
+    fleet = [
+        Activity(f"w{w}", "weight_sync", paused[0], paused[1]) for w in range(gpus if paused else 0)
+    ]
     rollout = {"start_ns": 0, "end_ns": end_ns, "gpus": gpus}
     facts = gather(rollout, **frames, now_ns=end_ns, fleet=fleet)  # pyright: ignore[reportArgumentType]
     accounts = account(facts.window, gpus, facts.leases, facts.activities)

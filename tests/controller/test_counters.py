@@ -25,6 +25,8 @@ class Polled:
     async def send(self, path: str, body: bytes, headers: Any) -> Reply:
         if self.lost:
             raise EngineLost("gone")
+        # A genuine engine compresses unless told not to, and nobody unpacks.
+        assert headers == {"Accept-Encoding": "identity"}
         return Reply(status=self.status, content_type="text/plain", body=TEXT)
 
     async def observe(self) -> EngineLoad:
