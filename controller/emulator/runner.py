@@ -21,7 +21,8 @@ class Runner:
         self.engine = engine
         self.clock = clock
         self.port = port
-        self.streams = 0
+        self.streams = self.begun = 0
+        """Open now, and ever."""
         self.lag_s = 0.0
         """The most fleet seconds that something was handed out after it was due."""
         self._last_s = 0.0
