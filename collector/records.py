@@ -183,6 +183,12 @@ FRAMES: Final[dict[str, tuple[Column, ...]]] = {
         _t("attrs", "every attribute as sent, JSON"),
         _t("events", "events as sent, JSON"),
         _ns("received_ns", "when the collector took it, on its own clock"),
+        _t(
+            "marks",
+            "what is odd: running, abandoned, orphan (its parent never came), skewed (begins before"
+            " its parent), negative (ends before it begins), multi_root; null when nothing is",
+        ),
+        _n("folded", "engine slices counted in it, not kept", "spans"),
     ),
     "switches": (
         _RUN,

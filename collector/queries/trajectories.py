@@ -36,13 +36,33 @@ MOVES = Query(
     sql="SELECT * FROM moves {where}",
     order="start_ns, trajectory_id, trace_id, span_id",
 )
+# A parent outside the filter is looked up by itself; when none is missing nothing more is scanned.
+_MARKED = """
+WITH picked AS (SELECT * FROM stated {where}), missing AS (
+    SELECT DISTINCT p.trace_id, p.parent_span_id AS span_id
+    FROM picked p ANTI JOIN picked q ON q.trace_id = p.trace_id AND q.span_id = p.parent_span_id
+    WHERE p.parent_span_id IS NOT NULL
+), parents AS (
+    SELECT trace_id, span_id, start_ns FROM picked
+    UNION ALL SELECT e.trace_id, e.span_id, e.start_ns FROM everything e
+    SEMI JOIN missing m ON e.trace_id = m.trace_id AND e.span_id = m.span_id
+)
+SELECT p.* REPLACE (p.attrs::JSON::VARCHAR AS attrs), nullif(concat_ws(',',
+    CASE WHEN p.state <> 'finished' THEN p.state END,
+    CASE WHEN p.parent_span_id IS NOT NULL AND t.span_id IS NULL THEN 'orphan' END,
+    CASE WHEN p.start_ns < t.start_ns THEN 'skewed' END,
+    CASE WHEN p.end_ns < p.start_ns THEN 'negative' END,
+    CASE WHEN p.parent_span_id IS NULL
+        AND count(*) FILTER (p.parent_span_id IS NULL) OVER (PARTITION BY p.trace_id) > 1
+        THEN 'multi_root' END
+), '') AS marks
+FROM picked p LEFT JOIN parents t ON t.trace_id = p.trace_id AND t.span_id = p.parent_span_id
+"""
 SPANS = Query(
     name="spans",
     meaning="Spans as they were sent, with every attribute.",
     filters=(*_WHOSE, "worker", "op", "trace", "since", "until"),
-    sql=(
-        "SELECT * REPLACE (attrs::JSON::VARCHAR AS attrs) FROM (SELECT * FROM everything {where})"
-    ),
+    sql=_MARKED,
     order="start_ns, end_ns, trace_id, span_id",
     needs=("trajectory", "rollout", "trace"),
 )

@@ -357,3 +357,34 @@ def test_a_partial_success_comes_over_grpc_too(collector, trace, request_of):
         told = ExportTraceServiceResponse.FromString(export(body, timeout=60))
     assert told.partial_success.rejected_spans == 1
     assert found(collector, trace)["span_id"].to_list() == [B]
+
+
+def times(start, end):
+    return {"startTimeUnixNano": str(start), "endTimeUnixNano": str(end)}
+
+
+def test_what_is_odd_about_a_span_is_marked(collector, trace):
+    own = [
+        {"spanId": "1" * 16, "startTimeUnixNano": "10", "endTimeUnixNano": "90"},
+        {"spanId": "2" * 16, "parentSpanId": "1" * 16, "endTimeUnixNano": "20"},
+        {"spanId": "3" * 16, "parentSpanId": "9" * 16, "endTimeUnixNano": "20"},
+        {"spanId": "4" * 16, "parentSpanId": "1" * 16, **times(30, 20)},
+        {"spanId": "5" * 16, "parentSpanId": "1" * 16, "startTimeUnixNano": "30"},
+        {"spanId": "6" * 16, "parentSpanId": "1" * 16, **times(30, 31)},
+    ]
+    assert collector.post(document(trace, *own), JSON).json() == {}
+    rows = found(collector, trace)
+    assert dict(zip(rows["span_id"].str.head(1), rows["marks"], strict=True)) == {
+        "1": None,
+        "2": "skewed",
+        "3": "orphan",
+        "4": "negative",
+        "5": "running",
+        "6": None,
+    }
+
+
+def test_two_roots_in_one_trace_are_both_marked(collector, trace):
+    own = [{"spanId": f"{n}" * 16, "endTimeUnixNano": "9"} for n in (1, 2)]
+    assert collector.post(document(trace, *own), JSON).json() == {}
+    assert found(collector, trace)["marks"].to_list() == ["multi_root", "multi_root"]
