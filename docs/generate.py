@@ -110,3 +110,19 @@ def command_reference() -> str:
             table(("option", "default", "meaning"), options) if options else "No options.\n"
         )
     return "\n".join(parts)
+
+
+def queries() -> str:
+    """Every named query with its filters, and its columns with their units."""
+    catalog = importlib.import_module("heddle.collector.queries.catalog")
+    shared = importlib.import_module("heddle.collector.queries.filters")
+    known = [(f"`{name}`", f.meaning) for name, f in shared.FILTERS.items()]
+    parts = [table(("filter", "meaning"), known)]
+    for query in catalog.QUERIES.values():
+        filters = ", ".join(f"`{name}`" for name in query.filters)
+        needs = " or ".join(f"`{name}`" for name in query.needs)
+        told = f"Filters: {filters}." + (f" Needs {needs}." if needs else "")
+        rows = [(f"`{c.name}`", c.type, c.unit, c.meaning) for c in query.columns]
+        columns = table(("column", "type", "unit", "meaning"), rows)
+        parts.append(f"### {query.name}\n\n{query.meaning} {told}\n\n{columns}")
+    return "\n".join(parts)
