@@ -1,0 +1,212 @@
+"""How fast does the collector answer with ten million spans, and with two while more arrive?
+
+The data is made by SQL (query_data.py). First the three questions of one reader on the large
+store, each the median of several; then every named query a page asks, over HTTP to a collector in a
+process of its own, while this one posts 5,000 spans a second to it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import httpx
+
+from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.query_data import START_NS, build
+from heddle.app.supervise import free_port
+from heddle.collector import ids
+from heddle.collector.client import CollectorClient
+from heddle.collector.importers.documents import Found, request, span
+from heddle.collector.queries.catalog import QUERIES
+from heddle.collector.queries.sql import Limits, select
+from heddle.collector.store import FILE_NAME, Store
+
+RATE: Final = 5_000
+AT_ONCE: Final = 500
+REPEATS: Final = 7
+_QUANTILES: Final = (
+    "SELECT quantile_cont(duration_s, [0.5, 0.9, 0.99]), quantile_cont(output_tokens, [0.5, 0.99]),"
+    " max(duration_s) FROM trajectories"
+)
+Filters = dict[str, list[str]]
+
+
+def run(*, quick: bool, say: Say) -> dict[str, Figure]:
+    """10 and 2 million spans; --quick 1 million and half a million."""
+    large, small = (1_000_000, 500_000) if quick else (10_000_000, 2_000_000)
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
+        figures = _alone(Path(folder) / "large", large, say)
+        return {**figures, **_busy(Path(folder) / "small", small, say)}
+
+
+def _alone(folder: Path, spans: int, say: Say) -> dict[str, Figure]:
+    say(f"making {spans:,} spans")
+    rollouts = build(folder / FILE_NAME, spans) // 10_241
+    with closing(Store(folder / FILE_NAME, memory_limit="3GB")) as store:
+        say("summing them up")
+        store.rollups.refresh()
+        middle = rollouts // 2
+        rollout = {"run": [f"run-{middle // 50}"], "rollout": [f"r{middle:05d}"]}
+        one = {"trajectory": [f"t{middle}-7"]}
+        told = {
+            "trajectory_by_id_ms": (lambda: _named(store, "steps", one), 20),
+            "rollout_aggregates_ms": (lambda: _aggregates(store, rollout), 100),
+            "quantiles_over_all_ms": (lambda: _sql(store, _QUANTILES), 1_000),
+        }
+        note = f"{spans:,} spans, median of {REPEATS}"
+        return {
+            name: Figure(_median_ms(what), "ms", target, "lower", note)
+            for name, (what, target) in told.items()
+        }
+
+
+def _named(store: Store, name: str, filters: Filters) -> None:
+    with store.reading() as cursor:
+        QUERIES[name].answer(cursor, filters)
+
+
+def _aggregates(store: Store, rollout: Filters) -> None:
+    for name in ("rollouts", "tail"):
+        _named(store, name, rollout)
+
+
+def _sql(store: Store, text: str) -> None:
+    with store.reading() as cursor:
+        select(cursor, text, Limits())
+
+
+def _median_ms(what: Callable[[], None]) -> float:
+    what()
+    return median(_taken_ms(what) for _ in range(REPEATS))
+
+
+def _taken_ms(what: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    what()
+    return (time.perf_counter() - began) * 1e3
+
+
+def _busy(folder: Path, spans: int, say: Say) -> dict[str, Figure]:
+    say(f"making {spans:,} spans")
+    rollouts = build(folder / FILE_NAME, spans) // 10_241
+    with _collecting(folder) as (http_port, query_port):
+        url = f"http://127.0.0.1:{query_port}"
+        with CollectorClient(url, timeout_s=120) as client, _sending(http_port) as sent:
+            client.query("runs")
+            say("asking while spans arrive")
+            began = time.perf_counter()
+            taken = _ask(client, rollouts // 2, 5 if spans < 1_000_000 else 20)
+            rate = sent() / (time.perf_counter() - began)
+    worst = max(taken, key=lambda name: _p95(taken[name]))
+    every = [ms for times in taken.values() for ms in times]
+    note = f"{spans:,} spans there, {rate:,.0f} spans/s arriving, {len(taken)} queries"
+    return {
+        "page_query_p95_ms": Figure(_p95(every), "ms", 200, "lower", f"all together; {note}"),
+        "slowest_query_p95_ms": Figure(_p95(taken[worst]), "ms", 200, "lower", f"{worst}; {note}"),
+        "arriving_spans_per_s": Figure(rate, "spans/s", 0.95 * RATE, "higher", note),
+    }
+
+
+@contextmanager
+def _collecting(folder: Path) -> Generator[tuple[int, int], None, None]:
+    """A collector in a process of its own, as an operator runs it."""
+    ports = [free_port() for _ in range(3)]
+    flags = zip(("--http-port", "--query-port", "--grpc-port"), map(str, ports), strict=True)
+    # The made rollouts are old enough to be sealed at once, which is another bench.
+    command = [sys.executable, "-m", "heddle.app.cli", "collect", "--seal-after-s", "1e9"]
+    arguments = [part for pair in flags for part in pair]
+    with subprocess.Popen([*command, "--data", str(folder), *arguments]) as process:
+        try:
+            with CollectorClient(f"http://127.0.0.1:{ports[1]}") as client:
+                client.wait_healthy(120)
+            yield ports[0], ports[1]
+        finally:
+            process.terminate()
+
+
+def _ask(client: CollectorClient, middle: int, rounds: int) -> dict[str, list[float]]:
+    """Every SQL query as a page asks it: of a rollout, or the first rows of all."""
+    run, rollout = f"run-{middle // 50}", f"r{middle:05d}"
+    taken: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for query in QUERIES.values():
+            if query.compute is not None:
+                continue
+            asked: dict[str, Any] = {"limit": 500}
+            if query.needs:
+                asked |= {"run": run, "rollout": rollout}
+            elif "run" in query.filters:
+                asked |= {"run": run}
+            ms = _taken_ms(lambda q=query, a=asked: client.query(q.name, **a))
+            taken.setdefault(query.name, []).append(ms)
+    return taken
+
+
+def _p95(values: list[float]) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
+
+
+@contextmanager
+def _sending(port: int) -> Generator[Callable[[], int], None, None]:
+    """A thread that posts RATE spans a second; the callable says how many since the last call."""
+    ended, counts = threading.Event(), [0]
+
+    def post() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            due, number = time.monotonic(), 0
+            while not ended.is_set():
+                body = _body(number)
+                reply = http.post(
+                    "/v1/traces", content=body, headers={"content-type": "application/json"}
+                )
+                reply.raise_for_status()
+                number += 1
+                counts[0] += AT_ONCE
+                due += AT_ONCE / RATE
+                ended.wait(max(0.0, due - time.monotonic()))
+
+    def since() -> int:
+        count, counts[0] = counts[0], 0
+        return count
+
+    thread = threading.Thread(target=post, name="bench-sender")
+    thread.start()
+    try:
+        since()
+        yield since
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _body(number: int) -> bytes:
+    """One request: steps of trajectories of a running rollout."""
+    spans = []
+    for k in range(AT_ONCE):
+        index = number * AT_ONCE + k
+        trajectory, step = f"live-{index % 1_024}", index // 1_024
+        start_ns = START_NS + 10**17 + index * 1_000_000
+        given = {
+            "heddle.run.id": "run-live",
+            "heddle.rollout.id": f"live-{index // 100_000}",
+            "gen_ai.conversation.id": trajectory,
+            "gen_ai.operation.name": "chat",
+            "heddle.step.index": step,
+            "heddle.worker.id": f"w{index % 8}",
+            "gen_ai.usage.output_tokens": 100 + index % 900,
+            "heddle.decode_s": 0.5,
+        }
+        trace = ids.trace_id("run-live", trajectory)
+        span_id = ids.step_span_id("run-live", trajectory, step)
+        spans.append(span(trace, span_id, "chat", start_ns, start_ns + 10**9, given))
+    return request([Found(spans, "", {"service.name": "bench"})])
