@@ -51,4 +51,5 @@ def collector_settings(settings: Settings) -> CollectorSettings:
             keep_bytes=None if c.keep_gb is None else int(c.keep_gb * 1e9),
         ),
         memory_limit=c.memory_limit,
+        capture=c.capture,
     )

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -70,6 +70,8 @@ class CollectSettings(_Part):
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     sender_bytes_per_s: Annotated[float | None, Field(gt=0)] = None
+    capture: Literal["drop", "hash", "keep"] = "drop"
+    """What is kept of messages, prompts, tool arguments and results."""
     sealed: str | None = None
     """Where sealed rollouts go; a folder or any fsspec URL."""
     seal_after_s: Annotated[float | None, Field(ge=0)] = 3_600.0

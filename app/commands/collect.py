@@ -33,6 +33,9 @@ def run(
     keep_gb: Annotated[
         float | None, typer.Option(help="Above this much disk, remove the oldest sealed rollouts.")
     ] = None,
+    capture: Annotated[
+        str | None, typer.Option(help="Of messages and tool arguments: drop, hash or keep.")
+    ] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="PEM file.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file.")] = None,
 ) -> None:
@@ -55,6 +58,7 @@ def run(
         "collect.seal_after_s": seal_after_s,
         "collect.keep_days": keep_days,
         "collect.keep_gb": keep_gb,
+        "collect.capture": capture,
         "collect.tls_certificate": tls_certificate,
         "collect.tls_key": tls_key,
     }
