@@ -45,6 +45,11 @@ class Table:
         known.trace = whose.trace or known.trace
         return known
 
+    def expect(self, run: str, trajectory: str, worker: str) -> None:
+        """One that left comes back: its prefix is there."""
+        if f"{run}/{trajectory}" not in self.by_key:
+            self._pins[run, trajectory] = worker
+
     def remove(self, trajectory: LiveTrajectory) -> bool:
         """It left: its fresh siblings' lengths look different now. False when it was not here."""
         if self.by_key.pop(trajectory.key, None) is None:

@@ -74,6 +74,11 @@ class Exchange:
         return nested or many or isinstance(sampling, list)
 
     @property
+    def messages(self) -> Any:
+        """A chat's messages."""
+        return self.body.head.get("messages") if self.path == CHAT else None
+
+    @property
     def can_resume(self) -> bool:
         """Whether another engine can go on where one stopped: token ids in, one request."""
         return self.path == GENERATE and self.body.ids is not None and not self.is_batch

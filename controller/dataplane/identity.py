@@ -41,7 +41,7 @@ class Whose:
     @property
     def is_anonymous(self) -> bool:
         """One step, nobody's."""
-        return self.source == "anonymous"
+        return self.source in ("anonymous", "ambiguous")
 
 
 @dataclass(frozen=True, slots=True)

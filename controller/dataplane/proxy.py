@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -18,6 +19,7 @@ from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.asgi import Receive, Scope, Send
 from heddle.controller.dataplane.exchange import CHAT, COMPLETIONS, GENERATE, Exchange, said_of
 from heddle.controller.dataplane.identity import Request, Whose, resolve, strip_prefix
+from heddle.controller.dataplane.lineage import Line, Lineage
 from heddle.controller.dataplane.resume import Received
 from heddle.controller.dataplane.splice import MAX_BODY_BYTES, split
 from heddle.controller.dataplane.sse import Watch
@@ -36,6 +38,7 @@ from heddle.controller.sync import WeightSyncs
 
 STEPS: Final = frozenset({GENERATE, CHAT, COMPLETIONS})
 PATHS: Final = STEPS | {"/v1/models", "/abort_request"}
+INFERRED: Final = frozenset({"anonymous", "ambiguous", "lineage"})
 MAX_LIVE: Final = 200_000
 ATTEMPTS: Final = 3
 """Engines one step may lose before its client is told."""
@@ -58,6 +61,7 @@ class Proxy:
     ) -> None:
         self._loop = loop
         self._syncs = syncs
+        self._lineage = Lineage()
         self._api_keys = api_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,6 +94,7 @@ class Proxy:
             model=str(body.head.get("model") or ""),
             client_rid=rid if isinstance(rid, str) else None,
         )
+        whose = self._inferred(exchange, whose)
         self._admit(whose, body.head)
         step = self._loop.arrive(whose, call)
         work = asyncio.ensure_future(self._carry(exchange, step))
@@ -105,6 +110,28 @@ class Proxy:
             left.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await work
+
+    def _inferred(self, exchange: Exchange, whose: Whose) -> Whose:
+        """A request that names nobody may go on with a context that is known."""
+        if not whose.is_anonymous or exchange.is_batch:
+            return whose
+        found = self._lineage.find(whose.run, exchange.body.ids, exchange.messages)
+        if len(found) != 1:
+            return replace(whose, source="ambiguous") if found else whose
+        line = found[0]
+        self._loop.table.expect(line.run, line.trajectory, line.worker)
+        return replace(whose, trajectory=line.trajectory, step=line.step + 1, source="lineage")
+
+    def _follow(self, exchange: Exchange, step: Step, usage: Usage) -> None:
+        """Remember the context of a trajectory that does not say who it is."""
+        if step.granted is None or step.whose.source not in INFERRED or exchange.is_batch:
+            return
+        trajectory, ids = step.trajectory, exchange.body.ids
+        line = Line(trajectory.run, trajectory.id, step.index, step.granted.worker.id, 0)
+        if ids is not None and usage.output_ids:
+            self._lineage.note(line, ids + b"," + usage.output_ids, None)
+        elif ids is None:
+            self._lineage.note(line, None, exchange.messages)
 
     def _admit(self, whose: Whose, head: Mapping[str, Any]) -> None:
         """Refuse what no engine could take, and more trajectories than memory is meant for."""
@@ -138,7 +165,7 @@ class Proxy:
                 self._loop.drop(step, "client_unreachable")
                 raise
             else:
-                self._done(step, usage)
+                self._done(exchange, step, usage)
                 return
 
     async def _ends(
@@ -159,8 +186,9 @@ class Proxy:
             raise NoWorker(message) from error
         raise error
 
-    def _done(self, step: Step, usage: Usage) -> None:
+    def _done(self, exchange: Exchange, step: Step, usage: Usage) -> None:
         if usage.error is None:
+            self._follow(exchange, step, usage)
             self._loop.served(step, usage)
         else:
             self._loop.drop(step, usage.error)

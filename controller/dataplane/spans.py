@@ -197,6 +197,7 @@ class StepSpans:
             "gen_ai.request.model": step.model or None,
             "gen_ai.provider.name": "sglang",
             "heddle.step.index": step.index,
+            "heddle.identity": step.whose.source,
             "heddle.clock.speed": self._speed,
         }
 
