@@ -19,6 +19,9 @@ def run(
     model: Annotated[str, typer.Option(help="Model it serves.")] = "Qwen3-14B",
     system: Annotated[str, typer.Option(help="GPU type: h100_sxm or h200_sxm.")] = "h100_sxm",
     seed: options.Seed = 0,
+    launch_delay: Annotated[
+        float, typer.Option(help="Fleet seconds before it listens: imports, weights.", min=0.0)
+    ] = 0.0,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
@@ -35,4 +38,5 @@ def run(
         worker_id=worker_id,
         truth=TruthParams(seed=seed),
     )
-    serve(config, host=host, port=port, clock=Clock(clock_origin_ns, clock_speed))
+    clock = Clock(clock_origin_ns, clock_speed)
+    serve(config, host=host, port=port, clock=clock, launch_s=launch_delay)

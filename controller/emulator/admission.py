@@ -66,7 +66,8 @@ class Scheduler:
     def queue(self, live: Live, now_s: float) -> None:
         """Put it in line."""
         rank = -live.request.priority if self.config.priority_scheduling else 0
-        second = live.arrival_s
+        longest = self.config.schedule_policy == "lof"
+        second = -float(live.request.max_new_tokens) if longest else live.arrival_s
         live.order = (rank, second, live.sequence)
         live.queued_at_s = now_s
         insort(self.waiting, live, key=_ORDER)

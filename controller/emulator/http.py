@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -135,8 +136,13 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 30_000,
     clock: Clock | None = None,
+    launch_s: float = 0.0,
 ) -> None:
-    """Serve one engine until it is told to stop; a port in use raises PortInUse."""
+    """Serve one engine until it is told to stop; a port in use raises PortInUse.
+
+    For `launch_s` fleet seconds it loads, as a real one does: nobody listens until then.
+    """
+    time.sleep(max(0.0, (clock or Clock()).wall_s(launch_s)))
     listener = bind(host, port)
     app = EngineApp(config, clock or Clock(), listener.getsockname()[1])
     # What exists now lives as long as the process: the collector need not look at it again.

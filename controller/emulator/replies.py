@@ -154,7 +154,7 @@ def server_info(engine: Engine, port: int, lag_s: float = 0.0) -> dict[str, Any]
         "disable_priority_preemption": config.preemption_threshold is None,
         "priority_scheduling_preemption_threshold": config.preemption_threshold,
         "retraction_policy": config.retraction_policy,
-        "schedule_policy": "fcfs",
+        "schedule_policy": config.schedule_policy,
         "radix_eviction_policy": "lru",
         "chunked_prefill_size": config.chunk_tokens,
         "context_length": config.context_tokens,

@@ -42,6 +42,8 @@ class EngineConfig:
     max_queued: int | None = None
     chunk_tokens: int = 8_192
     priority_scheduling: bool = True
+    schedule_policy: Literal["fcfs", "lof"] = "fcfs"
+    """Within one priority: first come first served, or longest max_new_tokens first."""
     preemption_threshold: int | None = None
     """None: ordering only (--disable-priority-preemption), as Heddle deploys engines."""
     retraction_policy: Literal["length", "priority"] = "length"

@@ -326,3 +326,12 @@ def test_how_often_one_looks_changes_nothing(made, kv):
         done += drain(engine)
         runs.append([(d.rid, d.at_s, d.retractions, d.output_ids.tolist()) for d in done])
     assert runs[0] == runs[1]
+
+
+def test_lof_admits_the_longest_declared_output_first_within_a_priority():
+    config = EngineConfig(schedule_policy="lof", max_running=1, truth=QUIET)
+    engine = Engine(config)
+    engine.submit(ask("first", 100, 20), 0.0)
+    for rid, new in (("short", 5), ("long", 50), ("middle", 20)):
+        engine.submit(ask(rid, 100, new), 0.01)
+    assert [done.rid for done in drain(engine)] == ["first", "long", "middle", "short"]
