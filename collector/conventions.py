@@ -310,7 +310,7 @@ ATTRIBUTES: Final = (
     _a("heddle.switch.who", "string", "switch_who", "", "who asked"),
     _a("heddle.switch.why", "string", "switch_why", "", "the reason given"),
     # the fleet, and what engines count themselves
-    _a("heddle.waited_for", "string", "", "", "trajectories a weight sync waited for, as t1,t2"),
+    _a("heddle.waited_for", "strings", "", "", "trajectories a weight sync waited for"),
     _a(
         "heddle.laws",
         "string",

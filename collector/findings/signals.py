@@ -6,6 +6,7 @@ Numbers from the rows of one rollout; rules.py compares them with thresholds. A 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ _TOKENS_TO_JUDGE: Final = 16
 """A step shorter than this says little of the time a token takes."""
 _DOUBLING_BATCH: Final = 32
 """Batch at which a token takes about twice a lone one's time (spare.SATURATED)."""
+_NAMES: Final = re.compile(r"[^\s,\[\]\"']+")
+"""Trajectory ids in a list, however the sender wrote it: t1,t2 or ["t1", "t2"]."""
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -281,7 +284,7 @@ def _sync(facts: Facts, fleet: pl.DataFrame | None) -> Sync | None:
     wall_ns = 0
     for start_ns, end_ns, waited_for in rows.select("start_ns", "end_ns", "waited_for").iter_rows():
         wall_ns += end_ns - start_ns
-        named += [t for t in str(waited_for or "").strip('"').split(",") if t]
+        named += _NAMES.findall(str(waited_for or ""))
         named += [] if waited_for else _running(facts, start_ns, end_ns)
     return Sync(tuple(dict.fromkeys(named)), wall_ns) if rows.height else None
 

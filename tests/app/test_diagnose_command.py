@@ -227,6 +227,29 @@ def test_slices_an_engine_sends_itself_sharpen_the_partition(tmp_path):
     assert first <= 2 * S
 
 
+def test_a_weight_sync_names_whom_it_waited_for(tmp_path):
+    settings = CollectorSettings(data_dir=tmp_path, http_port=0, grpc_port=0, query_port=0)
+    with running(settings) as ports:
+        emitter = Emitter(f"http://127.0.0.1:{ports.http}", service="test")
+        for k in range(4):
+            step(emitter, f"t{k}", 0, f"w{k % 2}", 1, 70)
+        for worker in ("w0", "w1"):
+            lease = {"heddle.worker.id": worker, "heddle.degree": 1}
+            send(emitter, "heddle.worker", "heddle.worker", ("worker", worker), 0, 100, **lease)
+        named = {"heddle.waited_for": ["t-1", "t-3"]}
+        send(emitter, "heddle.weight_sync", "heddle.weight_sync", ("sync",), 70, 99, **named)
+        send(
+            emitter, "heddle.rollout", "heddle.rollout", ("rollout", "ro"), 0, 100,
+            **{"heddle.gpus": 2},
+        )  # fmt: skip
+        assert emitter.flush(30)
+        emitter.close()
+        with CollectorClient(f"http://127.0.0.1:{ports.query}") as client:
+            found = client.query("findings", run="run", rollout="ro")
+    assert found["rule"].to_list() == ["sync-blocked"]
+    assert "waited for 2 trajectories: t-1, t-3" in found["title"][0]
+
+
 def test_a_result_is_computed_once_and_again_when_rows_change(tmp_path):
     store = Store(tmp_path / "heddle.duckdb")
     clock = [0.0]
