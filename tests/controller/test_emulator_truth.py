@@ -98,3 +98,7 @@ def test_the_closed_form_of_a_pass_agrees_with_adding_up_its_iterations(made, sh
     count = decode.ended_by(now_s)
     assert decode.time_s(count) <= now_s
     assert count == decode.iterations or now_s < decode.time_s(count + 1)
+
+
+def test_the_truth_of_engines_is_frozen():
+    assert load_truth("h100_sxm", "Qwen3-14B", 1).hash == "b505d4f88347"
