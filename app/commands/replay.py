@@ -1,4 +1,4 @@
-"""`heddle replay`: recorded trajectories through a live controller."""
+"""`heddle replay`: recorded trajectories through a live controller, or policies side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from heddle.app.commands import options
+from heddle.app.errors import fail
 
 if TYPE_CHECKING:
     from heddle.app.compose import Stack
@@ -18,13 +19,27 @@ if TYPE_CHECKING:
 TYPER = options.help_with(
     "heddle replay traces.parquet --preset heddle",
     "heddle replay traces.parquet --max-context 32768 --max-tool-wait 60 --limit 64 --json",
+    "heddle replay --policies verl,heddle,heddle/migration=off --workload coding --seeds 3",
+    "heddle replay --policies verl,heddle --rollout run-1/3 --error 0.6",
 )
 SPEED: Final = 100.0
 """Of the embedded fleet: recorded tool waits add up to hours, and nobody watches a replay."""
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="Parquet, one row a step.")],
+    file: Annotated[Path | None, typer.Argument(help="Parquet, one row a step.")] = None,
+    policies: Annotated[
+        str | None, typer.Option(help="Compare these in virtual time: preset[/choice=policy],...")
+    ] = None,
+    workload: Annotated[str, typer.Option(help="Generated preset to compare on.")] = "demo",
+    rollout: Annotated[
+        str | None, typer.Option(help="Compare on a rollout of the store.", metavar="RUN/ROLLOUT")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Rollouts to compare on.", min=1)] = 3,
+    groups: Annotated[int, typer.Option(help="Groups of 16 in a generated rollout.", min=1)] = 16,
+    error: Annotated[
+        float | None, typer.Option(help="Lengths foreseen with this log-error; 0: known.", min=0)
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="Preset to run it under.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N trajectories.", min=1)] = None,
     max_context: Annotated[
@@ -44,7 +59,9 @@ def run(
     otlp: Annotated[str | None, typer.Option(help="Where that collector takes spans.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Send recorded trajectories through Heddle.
+    """Send recorded trajectories through Heddle, or compare policies on the same rollouts.
+
+    With --policies nothing is started: the real loop decides on emulated engines in virtual time.
 
     Runs on a stack of its own, or on the running one at --controller. The store is compared with
     the file afterwards; exit code 1 says that they differ.
@@ -52,6 +69,16 @@ def run(
     from heddle.app import recorded, show
     from heddle.app.settings import load
 
+    if policies is not None:
+        from heddle.app.commands.compare import compare
+
+        fleet = {"gpus": gpus or 8, "model": model or "Qwen3-14B", "error": error}
+        source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
+        first = {"seed": seed, "seeds": seeds, "collector": collector}
+        compare(policies.split(","), source, {**fleet, **first}, json=json)
+        return
+    if file is None:
+        fail("replay needs a FILE, or --policies to compare")
     limits = recorded.Limits(limit, max_context, max_tool_wait, seed)
     recording = recorded.load(file, limits)
     flags = {"data": data, "fleet.gpus": gpus, "fleet.model": model, "token_file": token_file}

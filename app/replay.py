@@ -1,0 +1,160 @@
+"""What would other policies have made of the same rollout?
+
+Paired replay in virtual time: the same trajectories, tools, seed and engines for every policy, the
+controller's real loop deciding. A policy is a preset, optionally with changed choices:
+`verl`, `heddle`, `heddle/migration=off`, `verl/allocation=fixed-4`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+import polars as pl
+
+from heddle.app.errors import fail
+from heddle.app.replay_beliefs import beliefs_of, foreseen
+from heddle.app.rollouts import bounds_s
+from heddle.controller.core.policies import changed, preset_switches
+from heddle.controller.core.types import CoreError, Switches
+from heddle.controller.emulator.records import RolloutResult
+from heddle.controller.emulator.rollout import Setup, run_rollout
+from heddle.controller.emulator.workload import StepSpec, TrajectorySpec, generate
+
+TAIL: Final = 0.9
+"""The tail begins when this share of the trajectories has finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One rollout to replay: what happens, what an earlier one taught, on which fleet."""
+
+    name: str
+    now: Sequence[TrajectorySpec]
+    past: Sequence[TrajectorySpec]
+    gpus: int = 8
+    model: str = "Qwen3-14B"
+    system: str = "h100_sxm"
+    seed: int = 0
+    error: float | None = None
+    """Log-error of foreseen lengths; None: history alone predicts."""
+
+
+def generated(workload: str, *, seed: int, groups: int, samples: int = 16, **fleet: Any) -> Cell:
+    """Epoch 1 of a generated workload, with epoch 0 as history."""
+    now, past = (
+        generate(workload, groups=groups, samples=samples, seed=seed, epoch=e) for e in (1, 0)
+    )
+    return Cell(name=f"{workload}/{seed}", now=now, past=past, seed=seed, **fleet)
+
+
+def switches_of(spelled: str) -> Switches:
+    """A preset with changed choices, or a sentence that names what is known."""
+    preset, *changes = spelled.split("/")
+    if bad := [change for change in changes if "=" not in change]:
+        fail(f"policy {spelled!r}: expected choice=policy, got {bad[0]!r}")
+    try:
+        pairs = dict(change.split("=", 1) for change in changes)
+        return changed(preset_switches(preset), pairs)
+    except CoreError as error:
+        fail(str(error))
+
+
+def play(cell: Cell, policy: str) -> dict[str, Any]:
+    """One cell under one policy, as a row."""
+    known = cell.error is not None
+    beliefs = (
+        foreseen(cell.past, cell.now, cell.error or 0.0, cell.seed)
+        if known
+        else beliefs_of(cell.past)
+    )
+    setup = Setup(
+        gpus=cell.gpus, model=cell.model, system=cell.system, seed=cell.seed, beliefs=beliefs
+    )
+    result = run_rollout(cell.now, switches=switches_of(policy), setup=setup)
+    bounds = bounds_s(cell.now, cell.system, cell.model, cell.gpus)
+    return {"cell": cell.name, "seed": cell.seed, "policy": policy, **_row(result, bounds)}
+
+
+def _row(result: RolloutResult, bounds: dict[str, float]) -> dict[str, Any]:
+    degrees = {w.worker_id: w.degree for w in result.workers}
+    spent = {"prefill": 0.0, "decode": 0.0}
+    for one in result.passes:
+        if one.state in spent:
+            spent[one.state] += degrees[one.worker_id] * (one.end_s - one.start_s)
+    ends = sorted(t.end_s for t in result.trajectories if t.end_s is not None)
+    computed = sum(s.input_tokens - s.cached_tokens for s in result.steps)
+    return {
+        "makespan_s": result.makespan_s,
+        "predicted_s": result.predicted_makespan_s,
+        "bound_s": max(bounds.values()),
+        "tail_s": result.makespan_s - ends[int(TAIL * (len(ends) - 1))] if ends else None,
+        "layout": "+".join(map(str, result.layout)),
+        **{f"{state}_gpu_s": seconds for state, seconds in spent.items()},
+        "idle_gpu_s": result.gpu_s - sum(spent.values()),
+        "moves": len(result.moves),
+        "exposed_s": sum(m.exposed_s for m in result.moves),
+        "held_s": sum(t.held_s for t in result.trajectories),
+        "prefilled_tokens": computed,
+        "retractions": sum(t.retractions for t in result.trajectories),
+        "failures": result.failures,
+        "cpu_s": result.cpu_s,
+        "workload_hash": result.workload_hash,
+        "truth_hash": result.truth_hash,
+    }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Policy by policy against the first: medians over cells, the range of the paired ratio."""
+    base = {row["cell"]: row["makespan_s"] for row in rows if row["policy"] == rows[0]["policy"]}
+    told: list[dict[str, Any]] = []
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        mine = [row for row in rows if row["policy"] == policy]
+        ratios = sorted(base[row["cell"]] / row["makespan_s"] for row in mine)
+        told.append(
+            {
+                "policy": policy,
+                "cells": len(mine),
+                "makespan_s": median(row["makespan_s"] for row in mine),
+                "speed_up": median(ratios),
+                "least": ratios[0],
+                "most": ratios[-1],
+                "of_bound": median(row["bound_s"] / row["makespan_s"] for row in mine),
+                "off_plan": _off_plan(mine),
+                "moves": median(row["moves"] for row in mine),
+                "held_s": median(row["held_s"] for row in mine),
+                "prefilled_tokens": median(row["prefilled_tokens"] for row in mine),
+                "idle_gpu_s": median(row["idle_gpu_s"] for row in mine),
+            }
+        )
+    return told
+
+
+def _off_plan(rows: Sequence[dict[str, Any]]) -> float | None:
+    """Median distance of the predicted from the replayed makespan."""
+    known = [r for r in rows if r["predicted_s"]]
+    if not known:
+        return None
+    return median(abs(r["predicted_s"] / r["makespan_s"] - 1.0) for r in known)
+
+
+def from_store(steps: pl.DataFrame, tools: pl.DataFrame) -> list[TrajectorySpec]:
+    """The trajectories of a recorded rollout, from the `steps` and `tool_calls` queries."""
+    waits = {
+        (row["trajectory_id"], row["step_index"]): (row["tool_name"], row["duration_s"] or 0.0)
+        for row in tools.iter_rows(named=True)
+    }
+    specs: list[TrajectorySpec] = []
+    ordered = steps.filter(pl.col("output_tokens") > 0).sort("trajectory_id", "step_index")
+    for (name,), rows in ordered.group_by("trajectory_id", maintain_order=True):
+        made, context = list[StepSpec](), 0
+        for row in rows.iter_rows(named=True):
+            new = row["input_tokens"] - context
+            tool, tool_s = waits.get((name, row["step_index"]), (None, 0.0))
+            made.append(StepSpec(max(new, 1), row["output_tokens"], tool, tool_s, reset=new < 0))
+            context = row["input_tokens"] + row["output_tokens"]
+        group = rows["group_id"][0] or str(name)
+        specs.append(TrajectorySpec(str(name), group, len(specs), "", tuple(made)))
+    return specs

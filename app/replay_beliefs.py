@@ -1,0 +1,123 @@
+"""What may the controller believe in a paired replay: history alone, or lengths foreseen?
+
+History is another epoch of the same groups: what an earlier rollout of the run left behind, with
+the tool seconds and context growth its controller saw. `--error SIGMA` gives each trajectory a
+calibrated prediction of that log-error instead; 0 is the oracle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from heddle.controller.beliefs import Beliefs, Expected, Seen
+from heddle.controller.core.types import Length, Work
+from heddle.controller.emulator.rollout import RUN
+from heddle.controller.emulator.workload import TrajectorySpec
+from heddle.controller.live import LiveTrajectory
+from heddle.models.history import GroupHistory
+from heddle.models.lognormal import Lognormal
+
+SURE: Final = 1e-3
+"""Log-error of an oracle: a law needs some width."""
+
+
+def history_of(past: Sequence[TrajectorySpec]) -> GroupHistory:
+    """As the collector's `history` query would tell it: finished, not truncated ones."""
+    groups: dict[tuple[str, str], list[TrajectorySpec]] = defaultdict(list)
+    for one in past:
+        if not one.truncated:
+            groups[one.task, one.group_id].append(one)
+    rows = [_row(task, group, of) for (task, group), of in groups.items()]
+    return GroupHistory.from_frame(pl.DataFrame(rows)) if rows else GroupHistory()
+
+
+def beliefs_of(past: Sequence[TrajectorySpec]) -> Beliefs:
+    """Of a controller that ran those trajectories before."""
+    return Beliefs(histories={RUN: history_of(past)}, seen={RUN: seen_of(past)})
+
+
+def seen_of(past: Sequence[TrajectorySpec]) -> Seen:
+    """Sums over their steps, as the controller keeps them."""
+    seen = Seen()
+    for one in past:
+        seen.finished += 1
+        seen.total_tokens += one.output_tokens
+        seen.output_tokens += sum(step.output_tokens for step in one.steps[1:])
+        seen.gained_tokens += sum(
+            step.output_tokens + step.observation_tokens for step in one.steps[1:]
+        )
+        seen.tools += len(one.steps) - 1
+        seen.tool_s += one.tool_s
+    return seen
+
+
+@dataclass(slots=True)
+class Foreseen(Beliefs):
+    """Every length known up to a calibrated log-error."""
+
+    laws: dict[str, Lognormal] = field(default_factory=dict[str, Lognormal])
+    groups: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def predict(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length | None, str]:
+        """Remaining tokens, given that it got this far."""
+        if policy == "none":
+            return None, "none"
+        found = self.laws[trajectory.id].remaining(trajectory.output_tokens)
+        return Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean), "foreseen"
+
+    def works(self, run: str, groups: Sequence[Expected], rng: np.random.Generator) -> list[Work]:
+        """One draw of each trajectory's length."""
+        rates, history = self.rates(run), self.of(run)
+        works: list[Work] = []
+        for group in groups:
+            for name in self.groups[group.group]:
+                tokens = float(self.laws[name].draws(1, rng)[0])
+                works.append(
+                    Work(
+                        output_tokens=tokens,
+                        prompt_tokens=group.prompt_tokens,
+                        observation_tokens=tokens * (rates.context_per_output - 1.0),
+                        steps=history.mean_steps(group.group, group.task) or 1.0,
+                        tool_s=history.mean_tool_s(group.group, group.task) or 0.0,
+                    )
+                )
+        return works
+
+
+def foreseen(
+    past: Sequence[TrajectorySpec], now: Sequence[TrajectorySpec], sigma: float, seed: int
+) -> Foreseen:
+    """log L + N(0, sigma^2) is told; the posterior weighs it against what lengths usually are."""
+    rng = np.random.default_rng([seed, 0x5EE])
+    logs = np.log([max(t.output_tokens, 1) for t in past])
+    usual, spread = float(logs.mean()), max(float(logs.var()), 1e-6)
+    error = max(sigma, SURE) ** 2
+    trust = spread / (spread + error)
+    width = math.sqrt(trust * error)
+    self = Foreseen(histories={RUN: history_of(past)}, seen={RUN: seen_of(past)})
+    for one in now:
+        told = math.log(max(one.output_tokens, 1)) + sigma * float(rng.standard_normal())
+        self.laws[one.trajectory_id] = Lognormal(usual + trust * (told - usual), width)
+        self.groups.setdefault(one.group_id, []).append(one.trajectory_id)
+    return self
+
+
+def _row(task: str, group: str, of: Sequence[TrajectorySpec]) -> dict[str, Any]:
+    logs = np.log([max(t.output_tokens, 1) for t in of])
+    return {
+        "run_id": RUN,
+        "task": task,
+        "group_id": group,
+        "trajectories": len(of),
+        "mean_log_tokens": float(logs.mean()),
+        "var_log_tokens": float(logs.var(ddof=1)) if len(of) > 1 else None,
+        "mean_steps": float(np.mean([len(t.steps) for t in of])),
+        "mean_tool_s": float(np.mean([t.tool_s for t in of])),
+    }

@@ -1,0 +1,88 @@
+"""Is a paired replay the same rollout under each policy, and is its summary arithmetic?"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from heddle.app.errors import AppError
+from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
+from heddle.app.replay_beliefs import foreseen, seen_of
+from heddle.controller.emulator.workload import generate
+
+SMALL = generated("demo", seed=1, groups=2, samples=4, gpus=2)
+
+
+def test_policies_meet_the_same_rollout_and_lose_no_decision():
+    rows = [play(SMALL, policy) for policy in ("verl", "heddle", "heddle-paper")]
+    assert len({row["workload_hash"] for row in rows}) == 1
+    assert [row["failures"] for row in rows] == [0, 0, 0]
+    for row in rows:
+        gpu_s = row["prefill_gpu_s"] + row["decode_gpu_s"] + row["idle_gpu_s"]
+        assert gpu_s == pytest.approx(2 * row["makespan_s"])
+        assert row["makespan_s"] >= 0.9 * row["bound_s"]
+    assert play(SMALL, "heddle") | {"cpu_s": 0} == rows[1] | {"cpu_s": 0}
+
+
+def test_a_summary_is_the_paired_ratio_to_the_first_policy():
+    rows = [
+        {"cell": cell, "policy": policy, "makespan_s": makespan, "predicted_s": 100.0,
+         "bound_s": 50.0, "moves": 1, "held_s": 0.0, "prefilled_tokens": 9, "idle_gpu_s": 0.0}
+        for cell, policy, makespan in (("a", "x", 100.0), ("b", "x", 200.0), ("a", "y", 50.0),
+                                       ("b", "y", 160.0))
+    ]  # fmt: skip
+    base, other = summary(rows)
+    assert (base["speed_up"], base["least"], base["most"]) == (1.0, 1.0, 1.0)
+    assert (other["least"], other["speed_up"], other["most"]) == (1.25, 1.625, 2.0)
+
+
+def test_a_foreseen_length_is_exact_without_error_and_calibrated_with_it():
+    past = generate("math", groups=20, samples=8, seed=3, epoch=0)
+    now = generate("math", groups=20, samples=8, seed=3, epoch=1)
+    sure = foreseen(past, now, 0.0, 1)
+    for one in now:
+        law = sure.laws[one.trajectory_id]
+        assert law.quantile(0.5) == pytest.approx(one.output_tokens, rel=0.01)
+    unsure = foreseen(past, now, 0.6, 1)
+    inside = [
+        unsure.laws[t.trajectory_id].quantile(0.1)
+        <= t.output_tokens
+        <= unsure.laws[t.trajectory_id].quantile(0.9)
+        for t in now
+    ]
+    assert 0.7 <= np.mean(inside) <= 0.9
+
+
+def test_what_a_controller_saw_of_an_epoch_is_its_tools_and_growth():
+    past = generate("search", groups=2, samples=4, seed=0)
+    rates = seen_of(past).rates()
+    assert rates.context_per_output > 2
+    tools = sum(len(t.steps) - 1 for t in past)
+    assert rates.tool_s == pytest.approx(sum(t.tool_s for t in past) / tools)
+
+
+def test_a_stored_rollout_comes_back_as_the_trajectories_it_was():
+    (one,) = generate("demo", groups=1, samples=1, seed=4)
+    steps, tools, context = [], [], 0
+    for i, step in enumerate(one.steps):
+        given = context + step.observation_tokens
+        steps.append({"trajectory_id": "t", "group_id": "g", "step_index": i,
+                      "input_tokens": given, "output_tokens": step.output_tokens})  # fmt: skip
+        if step.tool_name:
+            tools.append({"trajectory_id": "t", "step_index": i, "tool_name": step.tool_name,
+                          "duration_s": step.tool_s})  # fmt: skip
+        context = given + step.output_tokens
+    (back,) = from_store(pl.DataFrame(steps), pl.DataFrame(tools))
+    assert back.steps == one.steps
+
+
+@pytest.mark.parametrize("spelled", ["nobody", "verl/order", "verl/order=chance", "verl/who=x"])
+def test_an_unknown_policy_is_refused_with_a_sentence(spelled):
+    with pytest.raises(AppError):
+        switches_of(spelled)
+
+
+def test_changes_of_a_preset_are_its_switches():
+    assert switches_of("verl/allocation=fixed-4").allocation == "fixed-4"
+    assert isinstance(SMALL, Cell)
