@@ -21,7 +21,7 @@ from heddle.collector import conventions as c
 from heddle.collector.columns import SCHEMA, Flood
 from heddle.collector.floods import Change, Folds
 from heddle.collector.keys import UNKNOWN, Ends, Hashes, Keys, hashes_of
-from heddle.collector.rollups import touching
+from heddle.collector.rollups import delete_touching, touching
 
 _INSERT: Final = (
     "INSERT INTO {table} BY NAME "
@@ -95,7 +95,10 @@ class Committer:
             if rows.num_rows:
                 self._connection.register("incoming", rows)
                 try:
-                    self._connection.execute(statement)
+                    if statement.startswith("DELETE"):
+                        delete_touching(self._connection, statement)
+                    else:
+                        self._connection.execute(statement)
                 finally:
                     self._connection.unregister("incoming")
 

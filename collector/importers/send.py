@@ -72,11 +72,12 @@ def send(
 
 def _post(http: httpx.Client, part: list[Found], told: Sent) -> None:
     body = request(part)
+    reply = _reply(http, body)
     for _ in range(_TRIES):
-        reply = _reply(http, body)
         if reply.status_code not in (429, 503):
             break
         time.sleep(float(reply.headers.get("retry-after", "1")))
+        reply = _reply(http, body)
     if reply.status_code != 200:
         message = f"the collector refused {part[0].place or 'the file'}: {_why(reply)}"
         raise CollectorError(message)

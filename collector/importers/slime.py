@@ -53,7 +53,7 @@ def _loaded(source: Source) -> Any:
             "it; add --trusted only if that was you"
         )
         raise ImportRefused(source.path, "", why) from error
-    except Exception as error:  # noqa: BLE001 (foreign bytes make torch's reader fail in any way)
+    except Exception as error:  # foreign bytes make torch fail in any way
         raise ImportRefused(source.path, "", "is no file that torch.load reads") from error
 
 

@@ -80,9 +80,9 @@ def test_grpc_speaks_tls_and_wants_the_ingest_token(guarded):
     with grpc.secure_channel(f"localhost:{guarded.grpc}", trust) as channel:
         call = channel.unary_unary(METHOD)
         body = ExportTraceServiceRequest().SerializeToString()
-        assert call(body, metadata=[("authorization", "Bearer in-1")], timeout=30) == b""
+        assert call(body, metadata=(("authorization", "Bearer in-1"),), timeout=30) == b""
         with pytest.raises(grpc.RpcError) as refused:
-            call(body, metadata=[("authorization", "Bearer qu-2")], timeout=30)
+            call(body, metadata=(("authorization", "Bearer qu-2"),), timeout=30)
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -105,7 +105,7 @@ def test_a_sender_above_its_rate_is_told_when_to_come_back(guarded, http):
         grpc.secure_channel(f"localhost:{guarded.grpc}", trust) as channel,
         pytest.raises(grpc.RpcError) as refused,
     ):
-        channel.unary_unary(METHOD)(b"", metadata=[("authorization", "Bearer in-1")], timeout=30)
+        channel.unary_unary(METHOD)(b"", metadata=(("authorization", "Bearer in-1"),), timeout=30)
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 

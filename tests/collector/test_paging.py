@@ -100,7 +100,7 @@ def test_rows_that_arrive_between_pages_are_neither_skipped_nor_repeated(tmp_pat
 
 
 def test_a_null_in_the_order_key_comes_last_and_is_passed_once(store):
-    seen, after = [], None
+    seen, after, total = [], None, 0
     for _ in range(4):
         more = {"after": after} if after else {}
         page, total, after = ask(store, "spans", rollout=["b"], limit=1, **more)

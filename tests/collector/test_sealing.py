@@ -207,11 +207,13 @@ def test_retention_by_size_removes_the_oldest_until_it_fits_and_frees_the_disk(s
         sealed.append(sealing.seal(store, "run/1", f"r {n}"))
     with store.reading() as cursor:
         total = retention.disk_bytes(store, cursor)
+    assert None not in sealed
+    sizes = [made.bytes for made in sealed if made is not None]
     assert retention.shrink(store, total).files == 0
     gone = retention.shrink(store, total - 1)
     left = sum(p.stat().st_size for p in (tmp_path / "sealed").rglob("*.parquet"))
-    assert (gone.files, gone.file_bytes) == (1, sealed[0].bytes)
-    assert left == sealed[1].bytes + sealed[2].bytes
+    assert (gone.files, gone.file_bytes) == (1, sizes[0])
+    assert left == sizes[1] + sizes[2]
     assert answers(store)["trajectories"].is_empty()
     assert answers(store, rollout="r 2")["trajectories"].height == 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import duckdb
+import polars as pl
 import pytest
 
 from heddle.collector import otlp
@@ -139,9 +140,10 @@ def test_even_an_unguarded_reader_cannot_leave_the_store_or_change_it(store, tmp
     ):
         with store.reading() as cursor, pytest.raises(duckdb.Error):
             cursor.execute(text)
-    secret = ["a Python variable of the caller"]  # noqa: F841 (DuckDB must not find it)
+    secret = pl.DataFrame({"x": ["a Python variable of the caller"]})
     with store.reading() as cursor, pytest.raises(duckdb.CatalogException):
         cursor.execute("SELECT * FROM secret")
+    assert secret.height == 1
 
 
 def test_a_long_query_is_interrupted_and_the_store_goes_on(store):

@@ -1,0 +1,105 @@
+"""The tables of sums say what the spans say, whatever order those came in."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import duckdb
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heddle.collector import otlp, rollups
+from heddle.collector.store import Store
+
+OPS = ("chat", "execute_tool", "invoke_agent", "heddle.rollout", "heddle.move")
+
+
+def span(number, op, trajectory, rollout, start, end, step):
+    pairs = {
+        "gen_ai.operation.name": op,
+        "heddle.run.id": "run",
+        "heddle.rollout.id": rollout,
+        "gen_ai.conversation.id": trajectory,
+        "gen_ai.usage.output_tokens": step,
+        "heddle.step.index": step,
+        "heddle.worker.id": f"w{step}",
+    }
+    return {
+        "traceId": f"{1:032x}",
+        "spanId": f"{number + 1:016x}",
+        "name": op,
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(end),
+        "attributes": [
+            {"key": k, "value": {"stringValue": str(v)}} for k, v in pairs.items() if v is not None
+        ],
+    }
+
+
+def put(store, spans):
+    body = orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]})
+    decoded = otlp.decode(body, otlp.JSON)
+    store.append(decoded.rows, 1).result(60)
+
+
+def sums(store, table):
+    """The rows of a table, an order that any run gives."""
+    with store.reading() as cursor:
+        return sorted(map(repr, cursor.execute(f"FROM {table}").fetchall()))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with closing(Store(tmp_path_factory.mktemp("rollups") / "h.duckdb")) as made:
+        yield made
+
+
+SPANS = st.builds(
+    span,
+    st.integers(0, 30),
+    st.sampled_from(OPS),
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from(["r1", "r'2", None]),
+    st.integers(1, 50),
+    st.integers(0, 90),
+    st.integers(0, 3),
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(SPANS, min_size=1, max_size=6), min_size=1, max_size=4))
+def test_sums_kept_commit_by_commit_equal_sums_computed_at_once(store, commits):
+    for spans in commits:
+        put(store, spans)
+        store.rollups.refresh()
+    kept = {t: sums(store, t) for t in ("rolled_trajectories", "rolled_rollouts")}
+    with store.reading() as cursor:
+        cursor.execute("DELETE FROM rolled_trajectories; DELETE FROM rolled_rollouts")
+        cursor.execute(rollups.touching("everything"))
+    store.rollups.changed()
+    assert {t: sums(store, t) for t in kept} == kept
+
+
+def test_what_a_commit_touched_is_summed_after_a_kill_too(tmp_path):
+    path = tmp_path / "h.duckdb"
+    with closing(Store(path)) as store:
+        put(store, [span(1, "chat", "t", "r", 1, 9, 2)])
+    # Nobody read it: the note waits in the file.
+    with duckdb.connect(str(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM touched").fetchall() == [(1,)]
+    with closing(Store(path)) as store:
+        assert len(sums(store, "trajectories")) == 1
+
+
+def test_sums_of_another_definition_are_computed_anew(tmp_path):
+    path = tmp_path / "h.duckdb"
+    with closing(Store(path)) as store:
+        put(store, [span(n, "chat", f"t{n}", "r", 1, 9, 2) for n in range(3)])
+        before = sums(store, "trajectories")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE rolled_of SET definition = 'old'")
+        connection.execute("DELETE FROM rolled_trajectories")
+    with closing(Store(path)) as store:
+        assert sums(store, "trajectories") == before
