@@ -7,11 +7,13 @@ is counted in `dropped`. `opentelemetry` and the standard library only, Python 3
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -107,6 +109,8 @@ class Emitter:
         own = {"service.name": service, "service.instance.id": name}
         self._resource = Resource.create({**own, **_clean(resource or {})})
         self._closed = False
+        # A script that ends without close() keeps its last spans; a dead Emitter is not held alive.
+        atexit.register(_send_the_rest, weakref.ref(self))
 
     @property
     def dropped(self) -> int:
@@ -177,6 +181,12 @@ class Emitter:
         self._sender.shutdown()
         _within(timeout_s, self._processor.shutdown)
 
+    def finish_at_exit(self) -> None:
+        """Send what is queued from the thread that ends the program: no new thread starts then."""
+        if not self._closed:
+            self._closed = True
+            self._processor.shutdown()
+
     def _span(
         self,
         name: str,
@@ -203,6 +213,12 @@ class Emitter:
             end_time=end_ns,
             instrumentation_scope=_SCOPE,
         )
+
+
+def _send_the_rest(emitter: weakref.ref[Emitter]) -> None:
+    alive = emitter()
+    if alive is not None:
+        alive.finish_at_exit()
 
 
 def _context(trace_id: str, span_id: str) -> SpanContext:
