@@ -243,7 +243,7 @@ def test_a_limit_says_n_of_m(collector):
     ("name", "filters", "sentence"),
     [
         ("nope", {}, "no query called 'nope'; choose one of accounts,"),
-        ("runs", {"colour": "red"}, "runs has no filter 'colour'; it takes run, limit"),
+        ("runs", {"colour": "red"}, "runs has no filter 'colour'; it takes run, since, until"),
         ("spans", {}, "spans needs one of the filters trajectory, rollout, trace"),
         ("runs", {"limit": "many"}, "limit is 'many', expected a whole number"),
     ],
