@@ -24,7 +24,8 @@ def write_card(draft: Draft, table: pl.DataFrame) -> str:
     args: dict[str, Any] = trained.get("args", {})
     facts = [
         f"- data {draft.fingerprint}: {trained.get('trajectories')} trajectories in "
-        f"{trained.get('groups')} groups, {trained.get('rows')} rows, "
+        f"{trained.get('groups')} groups ({trained.get('ungrouped', 0)} trajectories name none and "
+        f"count as one each), {trained.get('rows')} rows, "
         f"{trained.get('truncated_share', 0.0):.0%} of rows from truncated trajectories",
         f"- runs: {_listed(trained.get('runs', ()))}; tasks: {_listed(trained.get('tasks', ()))}",
         f"- split by {args.get('split')} into {args.get('folds')} folds, seed {args.get('seed')}; "

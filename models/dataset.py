@@ -2,7 +2,8 @@
 
 From the collector's `trajectories`, `steps` and `tool_calls` frames, or from normalised trace files
 (one row a step). One row a trajectory and k < its steps, with what was known then and the remaining
-output tokens. Truncated trajectories stay, marked: their remaining is a lower bound.
+output tokens. Truncated trajectories stay, marked: their remaining is a lower bound. One that names
+no group is a group of its own, as the controller takes it: nobody knows its siblings.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Dataset:
 
     rows: pl.DataFrame
     fingerprint: str
+    ungrouped: int = 0
+    """Trajectories that named no group."""
 
     @property
     def trajectories(self) -> int:
@@ -67,7 +70,8 @@ def from_collector(
             tool_errors=pl.col("error_type").is_not_null().sum().cast(pl.Int64),
         )
     )
-    frame = steps.join(finished, on=KEY).join(tools, on=[*KEY, "step_index"], how="left")
+    frame = steps.join(finished, on=KEY, nulls_equal=True)
+    frame = frame.join(tools, on=[*KEY, "step_index"], how="left", nulls_equal=True)
     return ask(frame.with_columns(pl.col("truncated").fill_null(value=False)))
 
 
@@ -98,17 +102,38 @@ def from_traces(traces: pl.DataFrame, *, task: str | None = None) -> Dataset:
 
 def ask(steps: pl.DataFrame) -> Dataset:
     """Row k of a trajectory: what was known once step k - 1 had called its tool; k = 0 first."""
-    frame = steps.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
-    frame = frame.filter(pl.col("output_tokens").is_not_null()).sort(*KEY, "step_index", "start_ns")
+    frame = steps.select(_cleaned(name, kind) for name, kind in STEP_COLUMNS.items())
+    frame = frame.drop_nulls(["trajectory_id", "output_tokens"]).sort(
+        *KEY, "step_index", "start_ns"
+    )
     if frame.is_empty():
         message = (
             "no finished trajectory with output tokens in these frames; record a rollout first"
         )
         raise DatasetError(message)
-    rows = frame.with_columns(_known()).with_columns(_answers())
+    alone = frame.filter(pl.col("group_id").is_null()).select(pl.struct(*KEY).n_unique()).item()
+    rows = frame.with_columns(_own_group()).with_columns(_known()).with_columns(_answers())
     buckets = {n: tool_bucket(n) for n in rows["last_tool"].unique().to_list() if n is not None}
     bucket = pl.col("last_tool").replace_strict(buckets, default=-1, return_dtype=pl.Int64)
-    return Dataset(rows.with_columns(tool_bucket=bucket), fingerprint_of(frame))
+    return Dataset(rows.with_columns(tool_bucket=bucket), fingerprint_of(frame), alone)
+
+
+def _cleaned(name: str, kind: type[pl.DataType]) -> pl.Expr:
+    """The column in its type; NaN and the empty text are null, and a run is never null."""
+    column = pl.col(name).cast(pl.Float64).fill_nan(None) if kind.is_numeric() else pl.col(name)
+    column = column.cast(kind)
+    if kind == pl.String:
+        column = pl.when(column != "").then(column)
+    if kind == pl.Boolean:
+        column = column.fill_null(value=False)
+    # Runs are part of the key, and nulls of two frames do not join.
+    return (column.fill_null("") if name == "run_id" else column).alias(name)
+
+
+def _own_group() -> pl.Expr:
+    """Every trajectory's group: its own where it named none, which no client can name."""
+    alone = pl.concat_str(pl.lit("\x00alone"), *KEY, separator="\x00")
+    return pl.coalesce("group_id", alone).alias("group_id")
 
 
 def fingerprint_of(frame: pl.DataFrame) -> str:
@@ -134,7 +159,7 @@ def _known() -> list[pl.Expr]:
         "tool_s_so_far": pl.col("tool_s").fill_null(0.0).cum_sum().shift(2),
         "last_tool_s": pl.col("tool_s").shift(2),
         "errors_so_far": pl.col("tool_errors").fill_null(0).cum_sum().shift(2),
-        "last_error": (pl.col("tool_errors").shift(2) > 0).cast(pl.Int64),
+        "last_error": (pl.col("tool_errors").fill_null(0).shift(2) > 0).cast(pl.Int64),
     }
     known = [expr.over(KEY).fill_null(0).alias(name) for name, expr in columns.items()]
     return [*known, pl.col("tool_name").shift(1).over(KEY).alias("last_tool")]

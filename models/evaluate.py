@@ -37,10 +37,9 @@ class Held:
 
     @classmethod
     def from_rows(cls, rows: pl.DataFrame) -> Held:
-        """From a dataset's rows."""
-        group = rows["group_id"].rank("dense").cast(pl.Int64).to_numpy() - 1
+        """From a dataset's rows; `ask` gave every one of them a group."""
         return cls(
-            group,
+            groups_of(rows),
             rows["steps_so_far"].cast(pl.Int64).to_numpy(),
             rows["remaining_tokens"].cast(pl.Float64).to_numpy(),
             rows["truncated"].to_numpy(),
@@ -50,6 +49,11 @@ class Held:
         """The k with enough rows to be scored."""
         seen = {k: int(((self.k == k) & ~self.censored).sum()) for k in KS}
         return [k for k, rows in seen.items() if rows >= LEAST_ROWS]
+
+
+def groups_of(rows: pl.DataFrame) -> NDArray[np.int64]:
+    """A number from 0 for each group; rows without one share the last, they never become NaN."""
+    return rows["group_id"].fill_null("\U0010ffff").rank("dense").cast(pl.Int64).to_numpy() - 1
 
 
 def ranks(values: Floats) -> Floats:

@@ -73,13 +73,14 @@ class GroupHistory:
     def from_frame(cls, history: pl.DataFrame, *, task: str | None = None) -> Self:
         """From the collector's `history` query; `task` keeps one task's rows.
 
-        `var_log_tokens` is the sample variance (null for a single sample). Runs are pooled.
+        `var_log_tokens` is the sample variance (null for a single sample). Runs are pooled. Rows
+        without a group tell what their task is like, and are nobody's siblings.
         """
         self = cls()
         if task is not None:
             history = history.filter(pl.col("task") == task)
         for row in history.filter(pl.col("mean_log_tokens").is_not_null()).iter_rows(named=True):
-            group = self._group(row["group_id"], row["task"])
+            group = self._group(row["group_id"] or f"\x00alone\x00{row['task'] or ''}", row["task"])
             n = int(row["trajectories"])
             group.add(n, row["mean_log_tokens"], (row["var_log_tokens"] or 0.0) * (n - 1))
             group.steps += n * (row["mean_steps"] or 0.0)

@@ -152,6 +152,11 @@ def overall(verdict: Verdict) -> dict[str, float]:
 def run(dataset: Dataset, args: Args, registry: Registry, console: Console) -> TrainResult:
     """Train with a progress bar; the last line says how good it is and where it was saved."""
     console.print(f"seed {args.seed}, data {dataset.fingerprint}, split by {args.split}")
+    if dataset.ungrouped:
+        console.print(
+            f"{dataset.ungrouped:,} of {dataset.trajectories:,} trajectories name no group: "
+            "each counts as a group of its own"
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("training", total=1.0)
@@ -173,6 +178,7 @@ def _facts(dataset: Dataset, args: Args) -> dict[str, Any]:
         "rows": rows.height,
         "trajectories": dataset.trajectories,
         "groups": rows["group_id"].n_unique(),
+        "ungrouped": dataset.ungrouped,
         "tasks": sorted(rows["task"].drop_nulls().unique().to_list()),
         "runs": sorted(rows["run_id"].drop_nulls().unique().to_list()),
         "truncated_share": int(rows["truncated"].sum()) / max(rows.height, 1),

@@ -6,8 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from heddle.models.crossfit import features
 from heddle.models.dataset import from_collector, from_traces
 from heddle.models.errors import DatasetError
+from heddle.models.evaluate import Held
 from heddle.models.priors import history_of, with_priors
 
 
@@ -98,3 +100,58 @@ def test_hidden_siblings_repeat_under_a_seed(frames):
     assert once.equals(twice)
     assert once["prior_samples"].min() == 0
     assert once["prior_samples"].max() == 4
+
+
+def test_a_trajectory_without_a_group_is_a_group_of_its_own_and_is_counted(frames):
+    trajectories, steps, tools = frames(groups=3, samples=2)
+    bare = pl.col("trajectory_id").is_in(["t0-0", "t0-1", "t1-0"])
+    nameless = pl.when(bare).then(pl.when(pl.col("trajectory_id") == "t1-0").then(pl.lit("")))
+    steps = steps.with_columns(group_id=nameless.otherwise("group_id"))
+    dataset = from_collector(trajectories, steps, tools)
+    assert dataset.ungrouped == 3
+    whose = dataset.rows.group_by("trajectory_id").agg(pl.col("group_id").unique())
+    groups = whose["group_id"].explode()
+    assert groups.null_count() == 0
+    assert groups.n_unique() == 5
+    asked = with_priors(dataset.rows, history_of(dataset.rows))
+    assert asked.filter(bare)["prior_samples"].unique().to_list() == [0]
+    held = Held.from_rows(dataset.rows)
+    assert sorted(set(held.group.tolist())) == list(range(5))
+
+
+OPTIONAL = ("run_id", "rollout_id", "group_id", "step_index", "start_ns", "input_tokens")
+
+
+@pytest.mark.parametrize("column", [*OPTIONAL, "task", "tool_name", "duration_s", "error_type"])
+@pytest.mark.parametrize("every", [True, False])
+def test_nulls_in_any_column_leave_numbers_a_network_can_read(frames, column, every):
+    made = list(frames(groups=6, samples=3))
+    for at, frame in enumerate(made):
+        if column in frame.columns:
+            gone = pl.lit(value=True) if every else pl.col("trajectory_id") == "t2-1"
+            made[at] = frame.with_columns(pl.when(~gone).then(column).alias(column))
+    rows = from_collector(*made).rows
+    assert rows["trajectory_id"].n_unique() == made[0].height
+    x = features(with_priors(rows, history_of(rows)))
+    assert np.isfinite(x).all()
+    assert len(Held.from_rows(rows).group) == rows.height
+
+
+def test_a_trace_file_with_nan_and_nameless_rows_is_read_without_them():
+    traces = pl.DataFrame(
+        {
+            "source": ["s", None, "s"],
+            "group_id": ["g", None, "g"],
+            "trajectory_id": ["a", "b", None],
+            "step_index": [0, 0, 0],
+            "input_tokens": [float("nan"), 5.0, 5.0],
+            "output_tokens": [7.0, 8.0, 9.0],
+            "tool_name": ["t", None, None],
+            "tool_seconds": [float("nan"), None, None],
+            "error_flag": [None, True, None],
+            "truncated": [None, False, None],
+        }
+    )
+    rows = from_traces(traces).rows
+    assert rows["total_tokens"].to_list() == [8, 7]
+    assert np.isfinite(features(with_priors(rows, history_of(rows)))).all()

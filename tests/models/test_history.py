@@ -201,3 +201,12 @@ def test_steps_and_tool_seconds_are_shrunk_to_the_task_and_unknown_without_histo
 def test_both_untrained_predictors_meet_the_protocol():
     predictors: list[Predictor] = [NoPrediction(), GroupHistory()]
     assert [p.version for p in predictors] == ["none", "group-history"]
+
+
+def test_rows_without_a_group_tell_of_their_task_and_are_nobodys_siblings():
+    nameless = history_frame({("short", "x"): [5.0, 5.2, 5.1], ("long", "y"): [9.0, 9.3, 9.1]})
+    history = GroupHistory.from_frame(nameless.with_columns(group_id=pl.lit(None, pl.String)))
+    short = history.predict(Query(group="new", task="short"))
+    long = history.predict(Query(group="new", task="long"))
+    assert short.p50 * 10 < long.p50
+    assert history.samples("") == 0
