@@ -144,9 +144,8 @@ class Loop:
         self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         trajectory.errors += 1
         step.attempt = trajectory.attempts[step.index] = trajectory.attempts[step.index] + 1
-        step.arrived_ns = self.clock.now_ns()
+        step.arrived_ns, step.granted = self.clock.now_ns(), None
         step.grant = asyncio.get_running_loop().create_future()
-        step.granted = None
         trajectory.waiting.append(step)
         self.spans.arrived(step)
         self._returns(trajectory)
@@ -333,9 +332,8 @@ class Loop:
             return
         self.spans.tool(trajectory, now_ns)
         seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
-        seen.tools += 1
         tool_s = max(now_ns - trajectory.last_end_ns, 0) / 1e9
-        seen.tool_s += tool_s
+        seen.tools, seen.tool_s = seen.tools + 1, seen.tool_s + tool_s
         trajectory.shape.tool_ended(tool_s)
 
     def _grow(self, trajectory: LiveTrajectory, step: Step, usage: Usage) -> None:
