@@ -34,7 +34,7 @@ SPANS: Final = 5_000_000
 QUICK_SPANS: Final = 200_000
 SECONDS: Final = 15.0
 QUICK_SECONDS: Final = 3.0
-START_S: Final = 60.0
+START_S: Final = 300.0
 _FILL: Final = """
 INSERT INTO spans BY NAME SELECT
     md5(concat('t', i // 40)) AS trace_id, substr(md5(concat('s', i)), 1, 16) AS span_id,
