@@ -39,6 +39,7 @@ engines."""
 FORGET_S: Final = 6 * 3600.0
 """Fleet seconds after which a trajectory that never said it finished is dropped."""
 DECISIONS_KEPT: Final = 2000
+_SAID: Final = ("trajectory", "worker", "rank", "priority", "because")
 NOBODY: Final = (
     "no worker takes steps; begin a rollout (POST /heddle/v1/rollouts) or register an engine "
     "(POST /heddle/v1/workers)"
@@ -319,10 +320,9 @@ class Loop:
         self, run: str, releases: Sequence[Release], moves: Sequence[Move], switches: Switches
     ) -> None:
         at = {"at_ns": self.clock.now_ns(), "run": run, "order": switches.order}
-        for one in releases:
-            release = {"trajectory": one.trajectory, "worker": one.worker, "rank": one.rank}
-            release |= {"priority": one.priority, "because": one.because}
-            self.decisions.append({**at, "kind": "release", **release})
+        for one in releases:  # asdict costs ten times as much, and every step comes by here
+            said = {name: getattr(one, name) for name in _SAID}
+            self.decisions.append({**at, "kind": "release", **said})
         self.decisions.extend({**at, "kind": "move", **asdict(one)} for one in moves)
 
     # what is known

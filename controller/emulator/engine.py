@@ -7,7 +7,6 @@ bit; `advance` may be called as rarely or as often as one likes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -15,6 +14,7 @@ from heddle.controller.emulator.admission import RATIO_START, Scheduler
 from heddle.controller.emulator.batch import Live
 from heddle.controller.emulator.cache import Ids, PrefixCache
 from heddle.controller.emulator.errors import BadRequest, EngineBusy
+from heddle.controller.emulator.loads import Counters, Loads
 from heddle.controller.emulator.passes import DecodePass, PrefillPass
 from heddle.controller.emulator.request import NO_IDS, EngineConfig, Finished, Request, output_ids
 from heddle.controller.emulator.span import Span, SpanCache
@@ -26,35 +26,6 @@ _MOST_ITERATIONS = 2048
 # With preemption on, SGLang tries the queue before every iteration; whether the head fits changes
 # with the reserve, which falls at each of them.
 _RETRY_ITERATIONS = 1
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start, for /metrics and /v1/loads."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    iterations: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
-    """What a controller polls."""
-
-    running: int
-    waiting: int
-    used_tokens: int
-    evictable_tokens: int
-    active_tokens: int
-    capacity_tokens: int
-    waiting_tokens: int
-    paused: bool
-    asleep: bool
 
 
 class Engine:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from heddle.controller.emulator.cache import Ids
-from heddle.controller.emulator.engine import Engine, Loads
+from heddle.controller.emulator.engine import Engine
+from heddle.controller.emulator.loads import Loads
 from heddle.controller.emulator.parse import text_of
 from heddle.controller.emulator.request import Finished, Request
 
