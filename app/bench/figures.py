@@ -17,6 +17,8 @@ from heddle.app.errors import fail
 BENCHES: Final[dict[str, str]] = {
     "demo": "heddle.app.bench.demo",
     "accounting": "heddle.app.bench.accounting",
+    "plan": "heddle.app.bench.plan",
+    "replay": "heddle.app.bench.replay",
     "engines": "heddle.app.bench.engines",
     "ingest": "heddle.app.bench.ingest",
     "query": "heddle.app.bench.query",

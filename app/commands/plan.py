@@ -1,17 +1,38 @@
-"""`heddle plan`: what the controller decided for the rollout it runs."""
+"""`heddle plan`: the layout for lengths to come, or what the controller decided for its rollout."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+import typer
+
 from heddle.app.commands import options
 
-TYPER = options.help_with("heddle plan", "heddle plan --json")
+TYPER = options.help_with(
+    "heddle plan", "heddle plan --workload coding --gpus 64 --model Qwen3-32B", "heddle plan --json"
+)
 
 
-def run(controller: options.Controller = None, json: options.Json = False) -> None:
-    """Show what the controller decided, and why."""
+def run(
+    workload: Annotated[
+        str | None, typer.Option(help="Plan for lengths like this generated preset's.")
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Groups of 16 to plan for.", min=1)] = 16,
+    gpus: options.Gpus = None,
+    model: options.Model = None,
+    system: options.System = None,
+    seed: options.Seed = 0,
+    controller: options.Controller = None,
+    json: options.Json = False,
+) -> None:
+    """Show what the controller decided, or plan for a workload with nothing running."""
     from heddle.app import show
     from heddle.app.commands.connect import controller_client, plain
 
+    if workload is not None:
+        asked = (gpus or 8, model or "Qwen3-14B", system or "h100_sxm")
+        _print(_planned(workload, groups, seed, asked), json=json)
+        return
     with controller_client(controller, None, None) as client:
         told = plain(client.plan())
     if json:
@@ -22,3 +43,44 @@ def run(controller: options.Controller = None, json: options.Json = False) -> No
         show.table(["plan", ""], rows)
     if not told["plans"]:
         show.say("no rollout is open")
+
+
+def _planned(
+    workload: str, groups: int, seed: int, asked: tuple[int, str, str]
+) -> list[dict[str, Any]]:
+    """Every allocation's layout for one generated epoch, the quickest first."""
+    import numpy as np
+
+    from heddle.app.rollouts import work_of
+    from heddle.controller.core.allocation import ALLOCATIONS
+    from heddle.controller.emulator.workload import generate
+    from heddle.controller.laws import laws
+
+    gpus, model, system = asked
+    known = laws(system, model)
+    works = [work_of(t) for t in generate(workload, groups=groups, seed=seed)]
+    told: list[dict[str, Any]] = []
+    for name, allocate in ALLOCATIONS.items():
+        degree = name.removeprefix("fixed-")
+        if degree.isdigit() and (int(degree) > gpus or int(degree) not in known):
+            continue
+        layout = allocate(works, known, gpus, np.random.default_rng(seed))
+        told.append(
+            {
+                "allocation": name,
+                "predicted_makespan_s": layout.makespan_s,
+                "layout": "+".join(map(str, layout.degrees)),
+                "because": layout.because,
+            }
+        )
+    return sorted(told, key=lambda row: row["predicted_makespan_s"])
+
+
+def _print(told: list[dict[str, Any]], *, json: bool) -> None:
+    from heddle.app import show
+
+    if json:
+        show.as_json(told)
+        return
+    rows = [[f"{v:,.0f}" if isinstance(v, float) else str(v) for v in row.values()] for row in told]
+    show.table(list(told[0]), rows)

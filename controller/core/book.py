@@ -22,7 +22,6 @@ class Book:
     snapshot: Snapshot
     workers: Mapping[str, Worker]
     rates: Rates
-    loads: dict[str, Load]
     held: dict[str, int]
     """Live trajectories at home on each worker."""
     in_flight: dict[str, int]
@@ -30,7 +29,10 @@ class Book:
     prompts: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     balanced_s: float | None = None
     """When all would be done if spread without loss; set by the policy that needs it."""
-    _taken: list[tuple[str, str, float]] = field(default_factory=list[tuple[str, str, float]])
+    _taken: list[tuple[Trajectory, str, float]] = field(
+        default_factory=list[tuple[Trajectory, str, float]]
+    )
+    _loads: dict[str, Load] | None = None
     _crowd: Crowd | None = None
     _ranks: dict[str, int] | None = None
 
@@ -42,7 +44,6 @@ class Book:
             snapshot=snapshot,
             workers={w.id: w for w in snapshot.workers},
             rates=snapshot.rates,
-            loads={w.id: Load(w.latency) for w in snapshot.workers},
             held=dict.fromkeys(names, 0),
             in_flight=dict.fromkeys(names, 0),
         )
@@ -59,8 +60,17 @@ class Book:
         if self._crowd is None:
             self._crowd = Crowd(self.snapshot.workers, Outlook.of(self.snapshot))
             for trajectory, worker, prefill_s in self._taken:
-                self._add(self._crowd, trajectory, worker, prefill_s)
+                self._add(self._crowd, trajectory.id, worker, prefill_s)
         return self._crowd
+
+    @property
+    def loads(self) -> dict[str, Load]:
+        """The workers' groups by their means, everyone taken so far counted."""
+        if self._loads is None:
+            self._loads = {name: Load(w.latency) for name, w in self.workers.items()}
+            for trajectory, worker, prefill_s in self._taken:
+                self._loads[worker].add(remaining_work(trajectory, self.rates), prefill_s)
+        return self._loads
 
     def is_away(self, trajectory: Trajectory) -> bool:
         """In a tool for so long that it may never come back: it holds no place."""
@@ -83,9 +93,10 @@ class Book:
     def take(self, trajectory: Trajectory, worker: str) -> None:
         """Count the trajectory at that worker."""
         prefill_s = self.prefill_s(trajectory, worker)
-        self.loads[worker].add(remaining_work(trajectory, self.rates), prefill_s)
         self.held[worker] += 1
-        self._taken.append((trajectory.id, worker, prefill_s))
+        self._taken.append((trajectory, worker, prefill_s))
+        if self._loads is not None:
+            self._loads[worker].add(remaining_work(trajectory, self.rates), prefill_s)
         if self._crowd is not None:
             self._add(self._crowd, trajectory.id, worker, prefill_s)
         if trajectory.group:

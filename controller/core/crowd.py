@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 
 KV_FILL: Final = 0.85
 """Share of the KV room that running steps fill on average: retraction and admission keep some."""
-PEAK_GRID: Final = np.concatenate([[0.0], np.geomspace(300.0, 39_000.0, 40)])
+PEAK_GRID: Final = np.concatenate([[0.0], np.geomspace(300.0, 39_000.0, 15)])
 """Iterations from now at which the KV held is looked at."""
 
 
