@@ -7,7 +7,10 @@ knows no emulator.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +19,8 @@ from typing import Final
 
 import httpx
 
-from heddle.app.errors import PortInUse, fail
+from heddle.app import checks
+from heddle.app.errors import ChildDied, PortInUse, PortLost, fail
 from heddle.app.settings import Settings, token, token_in_file
 from heddle.app.supervise import Supervisor, free_port, free_range, is_free
 from heddle.controller.client import ControllerClient
@@ -24,6 +28,13 @@ from heddle.controller.clock import Clock
 
 START_S: Final = 60.0
 """A busy two-core machine needs up to 8 s to import a service; this is when to give up."""
+TRIES: Final = 4
+"""Sets of ports that a stack of free choice tries before it gives up."""
+LOST: Final = re.compile(r"\bport \d+\b.*\b(in use|not available)", re.IGNORECASE)
+"""How the collector, the controller and Streamlit say that they did not get their port."""
+BLOCK: Final = 16
+"""Engine ports are searched from a block of the process's own, below those the kernel gives to
+calls (32768): two stacks begun together see the same ports free, seconds before engines listen."""
 WHAT: Final = {
     "otlp_http": "collector (OTLP/HTTP)",
     "otlp_grpc": "collector (OTLP/gRPC)",
@@ -57,6 +68,9 @@ def settle_ports(
     settings: Settings, *, strict: bool, dashboard: bool, say: Callable[[str], None] = SAY
 ) -> Settings:
     """The same settings with ports that are free; strict, a taken one is PortInUse."""
+    checks.profile(settings.fleet.system, settings.fleet.model)
+    checks.host(settings.host, socket.AF_INET)
+    checks.data(settings.data)
     # A stack of one's own is not the one that HEDDLE_COLLECTOR or HEDDLE_CONTROLLER point at.
     tree = settings.model_copy(deep=True, update=OWN)
     for name, what in WHAT.items():
@@ -69,8 +83,37 @@ def settle_ports(
         if port:
             say(f"port {port} is in use; the {what} takes {getattr(tree.ports, name)}")
     if not tree.fleet.workers:
-        tree.ports.engines = free_range(tree.ports.engines, tree.fleet.gpus, tree.host)
+        first = tree.ports.engines
+        if not strict and "engines" not in settings.ports.model_fields_set:
+            first += os.getpid() * BLOCK % 2_400
+        tree.ports.engines = free_range(first, tree.fleet.gpus, tree.host)
     return tree
+
+
+def launch(
+    supervisor: Supervisor,
+    settings: Settings,
+    *,
+    strict: bool,
+    dashboard: bool,
+    say: Callable[[str], None] = SAY,
+) -> Stack:
+    """Choose ports and start; where the choice is free, anew when another process took one."""
+    left = TRIES
+    while True:
+        chosen = settle_ports(settings, strict=strict, dashboard=dashboard, say=say)
+        try:
+            return start(supervisor, chosen, dashboard=dashboard, say=say)
+        except (ChildDied, PortLost) as error:
+            left -= 1
+            if strict or not left or not _lost_a_port(error):
+                raise
+        supervisor.stop()
+        say("another process took one of the ports meanwhile; starting again on others")
+
+
+def _lost_a_port(error: Exception) -> bool:
+    return isinstance(error, PortLost) or bool(LOST.search(getattr(error, "tail", "")))
 
 
 def start(
@@ -89,12 +132,15 @@ def start(
     supervisor.start("controller", controller_arguments(settings, clock))
     if dashboard:
         supervisor.start("dashboard", dashboard_arguments(settings))
-    _wait(supervisor, "collector", f"{settings.query_url}/healthz")
+    ports = settings.ports
+    _wait(supervisor, "collector", f"{settings.query_url}/healthz", ports.queries)
     say(f"collector on {settings.otlp_url}, queries on {settings.query_url}")
-    _wait(supervisor, "controller", f"{settings.controller_url}/heddle/v1/healthz")
+    url = f"{settings.controller_url}/heddle/v1/healthz"
+    _wait(supervisor, "controller", url, ports.controller)
     say(f"controller on {settings.controller_url}")
     if dashboard:
-        _wait(supervisor, "dashboard", f"{settings.dashboard_url}/_stcore/health")
+        url = f"{settings.dashboard_url}/_stcore/health"
+        _wait(supervisor, "dashboard", url, ports.dashboard)
         say(f"dashboard on {settings.dashboard_url}")
     return Stack(settings=settings, clock=clock, token=secret, has_dashboard=dashboard)
 
@@ -107,15 +153,18 @@ def running(settings: Settings) -> Stack:
     return Stack(settings=settings, clock=clock, token=token(settings), has_dashboard=False)
 
 
-def _wait(supervisor: Supervisor, name: str, url: str) -> None:
+def _wait(supervisor: Supervisor, name: str, url: str, port: int) -> None:
     supervisor.wait(name, url, lambda: answers(url), START_S)
+    # Another stack's process would answer just as well.
+    if not supervisor.children[name].listens(port):
+        raise PortLost(port, name)
 
 
 def answers(url: str) -> bool:
     """Whether a GET is answered with a 200."""
     try:
         return httpx.get(url, timeout=2.0, trust_env=False).is_success
-    except httpx.HTTPError:
+    except (httpx.HTTPError, httpx.InvalidURL):
         return False
 
 
@@ -170,6 +219,5 @@ def dashboard_arguments(settings: Settings) -> list[str]:
 
 def reach(workers: Sequence[str]) -> None:
     """A sentence naming the first engine that does not answer."""
-    for url in workers:
-        if not answers(f"{url.rstrip('/')}/health"):
-            fail(f"no engine answers at {url}/health; start it, or leave this --worker out")
+    for url in checks.silent_workers(workers):
+        fail(f"no engine answers at {url}/health; start it, or leave this --worker out")

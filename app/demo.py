@@ -2,18 +2,20 @@
 
 One warm-up rollout gives the history; then the same rollout runs under both presets. `heddle` runs
 before `verl`: its predictions must not have seen these very trajectories end. Every number is of an
-emulated fleet, read back from the store; a loss is reported as a loss.
+emulated fleet, read back from the store; a loss is reported as a loss, and where this machine could
+not keep up (`lag.py`) nobody is declared to have won.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from heddle.app import lag
 from heddle.app.driver import DriveResult
 from heddle.app.errors import fail
 from heddle.app.rollouts import Session, bounds_s, measure, named
@@ -50,22 +52,34 @@ def run_demo(session: Session, options: DemoOptions, bar: Bar) -> dict[str, Any]
     """The JSON of `heddle demo`: one entry a preset."""
     _rollout(session, "verl", "warm-up", workload(options, epoch=0), bar)
     specs = workload(options, epoch=1)
-    for preset in reversed(PRESETS):
-        _rollout(session, preset, preset, specs, bar)
+    seen = {p: _rollout(session, p, p, specs, bar) for p in reversed(PRESETS)}
     fleet = session.stack.settings.fleet
     bounds = bounds_s(specs, fleet.system, fleet.model, fleet.gpus)
-    measured = {p: measure(session.collector, session.run, p) for p in PRESETS}
+    store, run = session.collector, session.run
+    lags = {p: lag.host_lag(store, run, p, seen[p]) for p in PRESETS}
+    shared = {p: {"lower_bounds_s": bounds, "host_lag": lags[p]} for p in PRESETS}
+    presets = {p: {**measure(store, run, p), **shared[p]} for p in PRESETS}
+    whole = lag.worst(lags.values())
     return {
-        "run": session.run,
+        "run": run,
         "seed": options.seed,
         "emulated": {"system": fleet.system, "model": fleet.model, "speed": fleet.speed},
-        "presets": {p: {**said, "lower_bounds_s": bounds} for p, said in measured.items()},
+        "host_lag": whole,
+        "winner": winner(presets) if whole["trustworthy"] else None,
+        "presets": presets,
     }
+
+
+def winner(presets: Mapping[str, Mapping[str, Any]]) -> str:
+    """The preset with the shorter makespan, or "draw"."""
+    took_s = {preset: said["makespan_s"] for preset, said in presets.items()}
+    best = min(took_s, key=lambda preset: took_s[preset])
+    return "draw" if len(set(took_s.values())) == 1 else best
 
 
 def _rollout(
     session: Session, preset: str, rollout: str, specs: list[TrajectorySpec], bar: Bar
-) -> None:
+) -> DriveResult:
     session.controller.switch(
         run=session.run, preset=preset, who="heddle demo", why=f"rollout {rollout} of the demo"
     )
@@ -75,3 +89,4 @@ def _rollout(
         kinds = "; ".join(f"{name} (x{count})" for name, count in result.errors.most_common(3))
         failed = result.trajectories - result.finished
         fail(f"{failed} of {result.trajectories} trajectories of {rollout} failed: {kinds}")
+    return result

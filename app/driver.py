@@ -24,8 +24,11 @@ from heddle.collector.tracing import Emitter, Tracer, Trajectory
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
 
-VOCABULARY: Final = (1_000, 150_000)
-"""Ids are drawn from here: inside every Qwen vocabulary, clear of the special tokens."""
+VOCABULARY: Final = 32_000
+"""Ids are drawn below this: the smallest vocabulary in common use (Llama 2, Mistral). An id that an
+engine's model does not have kills a real SGLang."""
+CLEAR_OF: Final = 1_000
+"""And from here on, where special tokens and bytes are behind."""
 PATIENCE_S: Final = 120.0
 """Wall seconds of 503s or refused connections after which a step counts as failed."""
 
@@ -46,22 +49,24 @@ class DriveResult:
     tool_calls: int = 0
     output_tokens: int = 0
     wall_s: float = 0.0
+    late_s: float = 0.0
+    """Fleet seconds that tool waits came back late, in all: this machine's lag, not the fleet's."""
     errors: Counter[str] = field(default_factory=Counter[str])
 
 
-def token_ids(count: int, *key: object) -> Ids:
+def token_ids(count: int, *key: object, vocabulary: int = VOCABULARY) -> Ids:
     """`count` ids that depend on the key alone; a longer draw begins with the shorter one."""
     digest = blake2b("\x1f".join(map(str, key)).encode(), digest_size=16).digest()
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
-    low, high = VOCABULARY
-    return (low + rng.random(max(count, 0)) * (high - low)).astype(np.int32)
+    low = min(CLEAR_OF, vocabulary // 2)
+    return (low + rng.random(max(count, 0)) * (vocabulary - low)).astype(np.int32)
 
 
 class Context:
     """The tokens of one trajectory so far, growing in place."""
 
-    def __init__(self, spec: TrajectorySpec, *key: object) -> None:
-        self._spec, self._key = spec, key
+    def __init__(self, spec: TrajectorySpec, *key: object, vocabulary: int = VOCABULARY) -> None:
+        self._spec, self._key, self._vocabulary = spec, key, vocabulary
         self._ids: Ids = np.empty(1024, np.int32)
         self.tokens = 0
 
@@ -74,18 +79,21 @@ class Context:
         """Add what precedes the step; a negative count leaves the end of the context out."""
         count = step.observation_tokens
         if index == 0:
-            self._put(0, token_ids(count, *self._key, "prompt", self._spec.group_id))
+            self._put(0, self._drawn(count, "prompt", self._spec.group_id))
             return
         if step.reset:
             self.tokens = self._spec.prompt_tokens
         if count < 0:
             self.tokens = max(self.tokens + count, 1)
         else:
-            self.append(token_ids(count, *self._key, self._spec.trajectory_id, index))
+            self.append(self._drawn(count, self._spec.trajectory_id, index))
 
     def append(self, ids: Sequence[int] | Ids) -> None:
         """Add tokens at the end."""
         self._put(self.tokens, np.asarray(ids, np.int32))
+
+    def _drawn(self, count: int, *what: object) -> Ids:
+        return token_ids(count, *self._key, *what, vocabulary=self._vocabulary)
 
     def _put(self, at: int, ids: Ids) -> None:
         end = at + len(ids)
@@ -107,6 +115,7 @@ class _Fleet:
     clock: Clock
     key: tuple[object, ...]
     agent: str
+    vocabulary: int
     result: DriveResult
     progress: Callable[[DriveResult], None]
 
@@ -122,6 +131,7 @@ async def drive(
     seed: int = 0,
     agent: str = "agent",
     step_timeout_s: float = 600.0,
+    vocabulary: int = VOCABULARY,
     progress: Callable[[DriveResult], None] = lambda _: None,
 ) -> DriveResult:
     """Run all trajectories at once, to their ends; errors are in the result, not raised."""
@@ -133,7 +143,8 @@ async def drive(
     ) as session:
         url = controller_url.rstrip("/") + "/generate"
         tracer = Tracer(emitter, run, rollout, clock.now_ns)
-        fleet = _Fleet(session, url, tracer, clock, (seed, rollout), agent, result, progress)
+        key = (seed, rollout)
+        fleet = _Fleet(session, url, tracer, clock, key, agent, vocabulary, result, progress)
         async with asyncio.TaskGroup() as group:
             for spec in trajectories:
                 group.create_task(_run(fleet, spec))
@@ -159,7 +170,7 @@ async def _run(fleet: _Fleet, spec: TrajectorySpec) -> None:
 
 
 async def _steps(fleet: _Fleet, spec: TrajectorySpec, trajectory: Trajectory) -> None:
-    context = Context(spec, *fleet.key)
+    context = Context(spec, *fleet.key, vocabulary=fleet.vocabulary)
     last = len(spec.steps) - 1
     for index, step in enumerate(spec.steps):
         context.observe(index, step)
@@ -170,9 +181,15 @@ async def _steps(fleet: _Fleet, spec: TrajectorySpec, trajectory: Trajectory) ->
         fleet.result.output_tokens += len(output)
         if step.tool_name is not None:
             with trajectory.tool(step.tool_name, step=index, synthetic=step.tool_synthetic):
-                await fleet.clock.sleep(step.tool_s)
+                await _tool(fleet, step.tool_s)
             fleet.result.tool_calls += 1
         fleet.progress(fleet.result)
+
+
+async def _tool(fleet: _Fleet, tool_s: float) -> None:
+    due_ns = fleet.clock.now_ns() + round(tool_s * 1e9)
+    await fleet.clock.sleep(tool_s)
+    fleet.result.late_s += max(fleet.clock.now_ns() - due_ns, 0) / 1e9
 
 
 async def _generate(fleet: _Fleet, headers: dict[str, str], ids: Ids, tokens: int) -> list[int]:

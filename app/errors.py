@@ -4,6 +4,7 @@ AppError                 one sentence on stderr, exit code 2
 ├── MissingExtra         a library of an extra is not installed
 ├── PortInUse            another process listens where we wanted to
 ├── ChildDied            a process we started ended by itself
+├── PortLost             somebody else answers on the port we gave a process
 └── NotHealthy           a process we started never answered
 """
 
@@ -37,10 +38,18 @@ class ChildDied(AppError):
     """A child ended before we asked it to; the sentence carries the end of its log."""
 
     def __init__(self, name: str, code: int, log: Path, tail: str) -> None:
+        self.tail = tail
         ending = f"\n{tail}" if tail else " (its log is empty)"
         super().__init__(
             f"the {name} ended with exit code {code}; its log {log} ends with:{ending}"
         )
+
+
+class PortLost(AppError):
+    """Free when it was chosen, another process's when the child wanted it."""
+
+    def __init__(self, port: int, name: str) -> None:
+        super().__init__(f"port {port}, free a moment ago, was taken before the {name} had it")
 
 
 class NotHealthy(AppError):

@@ -7,7 +7,7 @@ row's too (also `user` and `human` turns: the agent waits either way).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
@@ -21,6 +21,20 @@ from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
 
 REQUIRED: Final = ("trajectory_id", "group_id", "step_index", "input_tokens", "output_tokens")
 OPTIONAL: Final = ("sample_index", "source", "tool_name", "tool_seconds", "truncated")
+TYPES: Final = {
+    **dict.fromkeys(("trajectory_id", "group_id"), "text or whole numbers"),
+    **dict.fromkeys(("step_index", "input_tokens", "output_tokens"), "whole numbers"),
+    **dict.fromkeys(("sample_index", "tool_seconds"), "numbers"),
+    **dict.fromkeys(("source", "tool_name"), "text"),
+    "truncated": "booleans",
+}
+_FITS: Final[dict[str, Callable[[pl.DataType], bool]]] = {
+    "text": lambda t: t in (pl.String, pl.Categorical, pl.Enum),
+    "whole numbers": lambda t: t.is_integer(),
+    "text or whole numbers": lambda t: t.is_integer() or t in (pl.String, pl.Categorical, pl.Enum),
+    "numbers": lambda t: t.is_numeric(),
+    "booleans": lambda t: t == pl.Boolean,
+}
 
 # Of the 647 logged tool and user times of tau2_whissle: median 0.78 s, p90 1.4 s.
 TOOL_MEDIAN_S: Final = 0.78
@@ -83,9 +97,33 @@ def _read(path: Path) -> pl.DataFrame:
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         fail(f"{path} lacks the columns {', '.join(missing)}; a replay needs {', '.join(REQUIRED)}")
+    _fitting(path, names)
     frame = pl.read_parquet(path, columns=[n for n in (*REQUIRED, *OPTIONAL) if n in names])
     absent = [pl.lit(None).alias(name) for name in OPTIONAL if name not in names]
     return _checked(path, frame.with_columns(absent))
+
+
+def _fitting(path: Path, schema: Mapping[str, pl.DataType]) -> None:
+    """Each column's type must be one that can be sent; a column of nulls says nothing."""
+    for name, wanted in TYPES.items():
+        held = schema.get(name)
+        if held is not None and held != pl.Null and not _FITS[wanted](held):
+            fail(f"column {name} of {path} holds {held}; a replay needs {wanted} there")
+
+
+def _distinct(path: Path, frame: pl.DataFrame) -> None:
+    """A step is there once, and a trajectory is of one group."""
+    twice = frame.filter(pl.struct("trajectory_id", "step_index").is_duplicated())
+    if not twice.is_empty():
+        first = twice.row(0, named=True)
+        fail(
+            f"{path} has {twice.height} rows that share trajectory_id and step_index with another, "
+            f"as step {first['step_index']} of {first['trajectory_id']!r}; a replay needs each once"
+        )
+    groups = frame.group_by("trajectory_id", maintain_order=True).agg(pl.n_unique("group_id"))
+    torn = groups.filter(pl.col("group_id") > 1)
+    if not torn.is_empty():
+        fail(f"{path} has trajectory {torn['trajectory_id'][0]!r} in more than one group_id")
 
 
 def _checked(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
@@ -96,11 +134,18 @@ def _checked(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
             fail(f"{path} has {nulls} rows without {name}; a replay needs it on every row")
     if frame.select(pl.min_horizontal("input_tokens", "output_tokens").min()).item() < 0:
         fail(f"{path} has negative token counts")
+    seconds = frame["tool_seconds"].cast(pl.Float64).fill_nan(None).drop_nulls()
+    if not (seconds.is_finite() & (seconds >= 0)).all():
+        fail(f"{path} has tool_seconds that are negative or infinite; leave unknown ones empty")
+    _distinct(path, frame)
     # Stable: trajectories keep the order in which the file begins them.
-    ordered = frame.sort("step_index", maintain_order=True)
+    whole = pl.col("step_index", "input_tokens", "output_tokens").cast(pl.Int64)
+    ordered = frame.with_columns(whole).sort("step_index", maintain_order=True)
     return ordered.with_columns(
         pl.col("tool_name").cast(pl.String),
-        pl.col("tool_seconds").cast(pl.Float64),
+        pl.col("tool_seconds").cast(pl.Float64).fill_nan(None),
+        # pandas writes whole numbers with gaps as floats.
+        pl.col("sample_index").cast(pl.Float64).fill_nan(None).cast(pl.Int64, strict=False),
         pl.col("input_tokens").clip(lower_bound=1).alias("context"),
         pl.lit(value=False).alias("synthetic"),
         (pl.col("input_tokens").diff().over("trajectory_id") < 0).fill_null(False).alias("reset"),

@@ -16,7 +16,7 @@ from typing import Any, Final
 import polars as pl
 
 from heddle.app.compose import Stack
-from heddle.app.driver import DriveResult, drive
+from heddle.app.driver import VOCABULARY, DriveResult, drive
 from heddle.app.errors import fail
 from heddle.collector.client import CollectorClient
 from heddle.collector.tracing import Emitter
@@ -44,6 +44,7 @@ class Session:
     run: str
     watch: Watch = lambda: None
     seed: int = 0
+    vocabulary: int = VOCABULARY
     collector: CollectorClient = field(init=False)
     controller: ControllerClient = field(init=False)
     emitter: Emitter = field(init=False)
@@ -58,7 +59,7 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.emitter.close(timeout_s=2.0)
+        self.emitter.close(timeout_s=1.0)  # of the 5 s that Ctrl-C may take; 3 are the children's
         self.controller.close()
         self.collector.close()
 
@@ -92,6 +93,7 @@ class Session:
             rollout=rollout,
             clock=self.stack.clock,
             seed=self.seed,
+            vocabulary=self.vocabulary,
             progress=progress,
         )
         return await watched(work, self.watch)

@@ -52,7 +52,7 @@ class FleetSettings(_Part):
     gpus: Annotated[int, Field(ge=1, le=4096)] = 8
     model: str = "Qwen3-14B"
     system: str = "h100_sxm"
-    speed: Annotated[float, Field(gt=0)] = 1.0
+    speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     seed: int = 0
 
 
@@ -69,16 +69,16 @@ class CollectSettings(_Part):
     admin_token_file: Path | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
-    sender_bytes_per_s: Annotated[float | None, Field(gt=0)] = None
+    sender_bytes_per_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     capture: Literal["drop", "hash", "keep"] = "drop"
     """What is kept of messages, prompts, tool arguments and results."""
     sealed: str | None = None
     """Where sealed rollouts go; a folder or any fsspec URL."""
-    seal_after_s: Annotated[float | None, Field(ge=0)] = 3_600.0
-    keep_days: Annotated[float | None, Field(gt=0)] = None
-    keep_gb: Annotated[float | None, Field(gt=0)] = None
+    seal_after_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = 3_600.0
+    keep_days: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    keep_gb: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     memory_limit: str = "1GB"
-    sql_seconds: Annotated[float, Field(gt=0)] = 10.0
+    sql_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     sql_rows: Annotated[int, Field(gt=0)] = 1_000_000
 
 
@@ -170,18 +170,33 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
 
 
 def token(settings: Settings) -> str:
-    """The control token to send: as given, else the one in the token file."""
-    return settings.token or token_in_file(settings)
+    """The control token to send: as given, else the one in the token file; none is the empty one.
+
+    Nothing is made: a token that no controller knows opens nothing.
+    """
+    if settings.token:
+        return settings.token
+    path = settings.token_path
+    if settings.token_file is None and not path.exists():
+        return ""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        fail(f"there is no token file {path}; the controller keeps it in its data folder")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"the token file {path} cannot be read: {error}")
 
 
 def token_in_file(settings: Settings) -> str:
-    """What the token file holds; created readable by its owner alone when it is missing."""
+    """What a service's token file holds; created readable by its owner alone when it is missing."""
     path = settings.token_path
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return path.read_text().strip()
+        return token(settings.model_copy(update={"token": None}))
+    except OSError as error:
+        fail(f"the token file {path} cannot be made: {error.strerror}; see --data, --token-file")
     with os.fdopen(handle, "w") as file:
         fresh = secrets.token_urlsafe(32)
         file.write(fresh + "\n")

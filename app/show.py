@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -32,7 +33,10 @@ def as_json(value: Any) -> None:
 
 @contextmanager
 def bar(title: str, total: int) -> Generator[Callable[[DriveResult], None], None, None]:
-    """A progress bar over trajectories; without a terminal, one line at the end."""
+    """A progress bar over trajectories; without a terminal, a line for each quarter done."""
+    if not ERR.is_terminal:
+        yield _quarters(title, total)
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -46,15 +50,38 @@ def bar(title: str, total: int) -> Generator[Callable[[DriveResult], None], None
         task = progress.add_task(title, total=total, steps=0)
 
         def update(seen: DriveResult) -> None:
-            done = seen.finished + sum(seen.errors.values())
-            progress.update(task, completed=done, steps=seen.steps)
+            progress.update(task, completed=_done(seen), steps=seen.steps)
 
         yield update
+
+
+def _done(seen: DriveResult) -> int:
+    return seen.finished + sum(seen.errors.values())
+
+
+def _quarters(title: str, total: int) -> Callable[[DriveResult], None]:
+    """Says how far it is, at most five times."""
+    say(f"{title}: {total} trajectories ...")
+    said, began = 0, time.monotonic()
+
+    def update(seen: DriveResult) -> None:
+        nonlocal said
+        done = _done(seen)
+        if (quarter := 4 * done // max(total, 1)) > said:
+            said, took_s = quarter, time.monotonic() - began
+            say(f"{title}: {done}/{total} trajectories, {seen.steps} steps, {took_s:.0f} s")
+
+    return update
 
 
 @contextmanager
 def counter(title: str, unit: str) -> Generator[Callable[[int], None], None, None]:
     """A count that grows towards nobody knows what; without a terminal, one line at the end."""
+    if not ERR.is_terminal:
+        seen = [0]
+        yield lambda done: seen.__setitem__(0, done)
+        say(f"{title}: {seen[0]:,} {unit}")
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

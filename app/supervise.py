@@ -1,8 +1,8 @@
 """How are the processes of a stack started, watched, and never left behind?
 
-Each child leads a process group of its own and logs to a file. Stopping takes 4.5 s at most: a
-request, then SIGKILL. `die_with_parent` is the other half: a process of ours that loses its parent,
-even to kill -9, ends by itself.
+Each child leads a process group of its own and logs to a file. Stopping takes KILL_S and no more: a
+request to all, then SIGKILL. `die_with_parent` is the other half: a process of ours that loses its
+parent, even to kill -9, ends by itself.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import psutil
+
 from heddle.app.errors import ChildDied, NotHealthy
 
 ORPHANS_END: Final = "HEDDLE_DIE_WITH_PARENT"
-ASK_S: Final = 2.5
-"""How long the ones that need the collector may take to end; the collector gets ASK_LAST_S more."""
-ASK_LAST_S: Final = 1.5
+ASK_S: Final = 1.8
+"""The collector is asked when the controller has ended, and after this long in any case."""
+KILL_S: Final = 3.0
+"""Who has not ended so long after the first request is killed; Ctrl-C may take 5 s in all."""
 TAIL_LINES: Final = 12
 
 
@@ -88,6 +91,16 @@ class Child:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
 
+    def listens(self, port: int) -> bool:
+        """Whether it is this child, and not another process, that listens there."""
+        try:
+            held = psutil.Process(self.process.pid).net_connections(kind="tcp")
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.Error:  # a machine that does not let us look
+            return True
+        return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in held)
+
     def signal_group(self, number: int) -> None:
         """Send a signal to the child and to those of its children that stayed in its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -103,7 +116,6 @@ class Supervisor:
     _handlers: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def __enter__(self) -> Supervisor:
-        self.logs.mkdir(parents=True, exist_ok=True)
         # A shell's background job inherits an ignored SIGINT; asyncio.run only cancels its main
         # task on Ctrl-C when the handler is Python's own.
         self._handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -121,6 +133,7 @@ class Supervisor:
 
     def start(self, name: str, arguments: Sequence[str]) -> Child:
         """Run `heddle ARGUMENTS` as a child called `name`."""
+        self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -159,10 +172,14 @@ class Supervisor:
 
     def stop(self) -> None:
         """Ask all to end, the collector last so that it takes the others' last spans; then kill."""
+        began = time.monotonic()
         last = [child for name, child in self.children.items() if name == "collector"]
         first = [child for child in self.children.values() if child not in last]
-        _end(first, ASK_S)
-        _end(last, ASK_LAST_S)
+        _ask(first)
+        # Only the controller has spans to send; a dashboard that lingers keeps nobody waiting.
+        _await([child for child in first if child.name != "dashboard"], began + ASK_S)
+        _ask(last)
+        _await(list(self.children.values()), began + KILL_S)
         for child in self.children.values():
             child.signal_group(signal.SIGKILL)
             child.process.wait()
@@ -173,9 +190,11 @@ def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _end(children: Sequence[Child], within_s: float) -> None:
+def _ask(children: Sequence[Child]) -> None:
     for child in children:
         child.signal_group(signal.SIGTERM)
-    deadline = time.monotonic() + within_s
+
+
+def _await(children: Sequence[Child], deadline: float) -> None:
     while time.monotonic() < deadline and any(c.process.poll() is None for c in children):
         time.sleep(0.03)

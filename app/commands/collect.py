@@ -44,6 +44,7 @@ def run(
     Tokens come from HEDDLE_COLLECT__INGEST_TOKEN, __QUERY_TOKEN, __SQL_TOKEN and __ADMIN_TOKEN, or
     from files named by the same with _FILE at the end.
     """
+    from heddle.app import checks
     from heddle.app.collecting import collector_settings
     from heddle.app.settings import load
     from heddle.collector.service import serve
@@ -62,4 +63,7 @@ def run(
         "collect.tls_certificate": tls_certificate,
         "collect.tls_key": tls_key,
     }
-    serve(collector_settings(load(flags)))
+    settings = load(flags)
+    checks.host(settings.host)
+    checks.data(settings.data)
+    serve(collector_settings(settings))

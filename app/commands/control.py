@@ -56,13 +56,20 @@ def run(
 
 
 def _serve(settings: Settings, workers: list[str], template: str, clock: Clock) -> None:
+    from heddle.app import checks, show
     from heddle.app.errors import PortInUse
     from heddle.app.settings import token_in_file
     from heddle.app.supervise import is_free
     from heddle.controller.service import ControllerConfig, serve
 
+    checks.profile(settings.fleet.system, settings.fleet.model)
+    checks.host(settings.host)
+    checks.data(settings.data)
     if not is_free(settings.ports.controller, settings.host):
         raise PortInUse(settings.ports.controller, "controller", "choose another with --port")
+    given = tuple(workers or settings.fleet.workers)
+    for url in checks.silent_workers(given):
+        show.say(f"no engine answers at {url}/health now; it gets no work until one does")
     serve(
         ControllerConfig(
             host=settings.host,
@@ -71,7 +78,7 @@ def _serve(settings: Settings, workers: list[str], template: str, clock: Clock) 
             collector_queries=settings.query_url,
             data_dir=settings.data,
             token=token_in_file(settings),
-            workers=tuple(workers or settings.fleet.workers),
+            workers=given,
             launch_template=tuple(shlex.split(template)),
             gpus=settings.fleet.gpus,
             model=settings.fleet.model,

@@ -25,12 +25,14 @@ def run(
     token_file: options.TokenFile = None,
 ) -> None:
     """Serve the dashboard."""
+    from heddle.app import checks
     from heddle.app.errors import PortInUse
     from heddle.app.settings import load, token
     from heddle.app.supervise import is_free
 
     flags = {"collector": collector, "controller": controller, "token_file": token_file}
     settings = load({"ports.dashboard": port, "host": host, "data": data, **flags})
+    checks.host(settings.host)
     port = settings.ports.dashboard
     if not is_free(port, settings.host):
         raise PortInUse(port, "dashboard", "choose another with --port")

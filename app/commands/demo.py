@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 TYPER = options.help_with("heddle demo", "heddle demo --once --json --trajectories 32 --gpus 4")
 SPEED: Final = 20.0
+VERDICT: Final = {
+    "heddle": "heddle won", "verl": "heddle lost", "draw": "a draw", None: "no winner"
+}  # fmt: skip
 
 
 def run(
@@ -37,10 +40,11 @@ def run(
     flags = {"fleet.gpus": gpus, "fleet.speed": speed or SPEED, "fleet.seed": seed}
     settings = load({"data": data, **flags})
     settings.fleet.workers = ()
-    chosen = compose.settle_ports(settings, strict=False, dashboard=dashboard, say=show.say)
     wanted = demo.DemoOptions(trajectories=trajectories, seed=seed)
-    with Supervisor(chosen.data / "logs") as supervisor:
-        stack = compose.start(supervisor, chosen, dashboard=dashboard, say=show.say)
+    with Supervisor(settings.data / "logs") as supervisor:
+        stack = compose.launch(
+            supervisor, settings, strict=False, dashboard=dashboard, say=show.say
+        )
         run_id = demo.run_name("demo")
         with Session(stack, run_id, watch=supervisor.check, seed=seed) as session:
             result = demo.run_demo(session, wanted, show.bar)
@@ -54,7 +58,7 @@ def run(
 
 
 def _print(result: dict[str, Any], stack: Stack) -> None:
-    from heddle.app import show
+    from heddle.app import lag, show
 
     verl, heddle = result["presets"]["verl"], result["presets"]["heddle"]
     fleet = result["emulated"]
@@ -64,8 +68,9 @@ def _print(result: dict[str, Any], stack: Stack) -> None:
         [*_facts(verl, heddle), *_causes(verl, heddle)],
         title=f"Run {result['run']}: {verl['trajectories']} trajectories on {verl['gpus']} GPUs",
     )
-    verdict = "heddle won" if gain > 1.0 else "heddle lost" if gain < 1.0 else "a draw"
-    show.OUT.print(f"\nSpeed-up of heddle over verl: {gain:.2f}x ({verdict}).")
+    show.OUT.print(f"\nSpeed-up of heddle over verl: {gain:.2f}x ({VERDICT[result['winner']]}).")
+    if why := lag.sentence(result["host_lag"], "the comparison does"):
+        show.OUT.print(why, markup=False, soft_wrap=True)
     show.OUT.print(
         f"All of it is emulated: {fleet['model']} on {fleet['system']}, x{fleet['speed']:g}; "
         "no GPU was used, and the seconds are emulated seconds.",
@@ -85,6 +90,7 @@ def _facts(verl: dict[str, Any], heddle: dict[str, Any]) -> list[list[str]]:
     return [
         row("makespan (s)", "makespan_s", "{:,.1f}"),
         row("predicted makespan (s)", "predicted_makespan_s", "{:,.1f}"),
+        ["host lag", *(_share(side["host_lag"]["share"]) for side in (verl, heddle)), ""],
         *([f"lower bound, {_spaced(n)} (s)", f"{s:,.1f}", f"{s:,.1f}", ""] for n, s in bounds),
         row("layout (GPUs a worker)", "layout", "{}"),
         row("trajectories", "trajectories"),
@@ -106,6 +112,10 @@ def _causes(verl: dict[str, Any], heddle: dict[str, Any]) -> list[list[str]]:
     total = [sum(theirs.values()), sum(mine.values())]
     ratio = f"{total[1] / max(total[0], 1):.2f}"
     return [*rows, ["  GPUs x wall", *(f"{ns / 1e9:,.1f}" for ns in total), ratio]]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _spaced(name: str) -> str:

@@ -20,7 +20,9 @@ def run(
     run_id: Annotated[str | None, typer.Option("--run", help="The run; the latest one's.")] = None,
     rollout: Annotated[str | None, typer.Option(help="The rollout; the latest one.")] = None,
     top: Annotated[int, typer.Option(help="Rows of each list.", min=1)] = 5,
-    price: Annotated[float, typer.Option(help="Of a GPU hour.", min=0.0001)] = 2.0,
+    price: Annotated[
+        float, typer.Option(help="Of a GPU hour.", min=0.0001, callback=options.finite)
+    ] = 2.0,
     model: options.Model = None,
     system: options.System = None,
     collector: options.Collector = None,

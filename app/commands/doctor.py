@@ -9,7 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from heddle.app import checks
 from heddle.app.commands import options
+from heddle.app.errors import AppError
 
 if TYPE_CHECKING:
     from heddle.app.settings import Settings
@@ -54,6 +56,10 @@ def _rows(tree: dict[str, object], prefix: str = "") -> list[list[str]]:
 
 
 def _problems(settings: Settings) -> Iterator[str]:
+    try:
+        checks.host(settings.host)
+    except AppError as error:
+        yield str(error)
     if not _writable(settings.data):
         yield f"the data folder {settings.data} cannot be written"
     token = settings.token_path
@@ -67,6 +73,8 @@ def _notes(settings: Settings) -> Iterator[str]:
     from heddle.app.compose import WHAT, answers
     from heddle.app.supervise import is_free
 
+    for name in checks.mine():
+        yield f"the environment variable {name} is ignored: no setting has that name"
     for module, extra in EXTRAS.items():
         if find_spec(module) is None:
             yield f"{module} is not installed; pip install 'heddle-rollout[{extra}]'"

@@ -20,17 +20,25 @@ def run(
     system: Annotated[str, typer.Option(help="GPU type: h100_sxm or h200_sxm.")] = "h100_sxm",
     seed: options.Seed = 0,
     launch_delay: Annotated[
-        float, typer.Option(help="Fleet seconds before it listens: imports, weights.", min=0.0)
+        float,
+        typer.Option(
+            help="Fleet seconds before it listens: imports, weights.",
+            min=0.0,
+            callback=options.finite,
+        ),
     ] = 0.0,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
     """Serve one emulated SGLang engine."""
+    from heddle.app import checks
     from heddle.controller.clock import Clock
     from heddle.controller.emulator.http import serve
     from heddle.controller.emulator.request import EngineConfig
     from heddle.controller.emulator.truth import TruthParams
 
+    checks.profile(system, model)
+    checks.host(host)
     config = EngineConfig(
         system=system,
         model=model,

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+
+def finite(value: float | None) -> float | None:
+    """A number to calculate with; `inf` and `nan` pass every range check of the parser."""
+    if value is not None and not isfinite(value):
+        said = f"expected a finite number, got {value}"
+        raise typer.BadParameter(said)
+    return value
+
 
 Data = Annotated[
     Path | None, typer.Option("--data", help="Folder of database, logs and token.", metavar="DIR")
@@ -17,7 +27,8 @@ Model = Annotated[str | None, typer.Option("--model", help="Model the emulated e
 System = Annotated[str | None, typer.Option("--system", help="Profile: h100_sxm or h200_sxm.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
 Speed = Annotated[
-    float | None, typer.Option("--speed", help="Emulated seconds per second.", min=0.01)
+    float | None,
+    typer.Option("--speed", help="Emulated seconds per second.", min=0.01, callback=finite),
 ]
 Collector = Annotated[
     str | None,
@@ -34,7 +45,13 @@ OriginNs = Annotated[
     int, typer.Option("--clock-origin-ns", help="Where emulated time starts, UTC nanoseconds.")
 ]
 ClockSpeed = Annotated[
-    float, typer.Option("--clock-speed", help="Emulated seconds per second; 1 is the wall clock.")
+    float,
+    typer.Option(
+        "--clock-speed",
+        help="Emulated seconds per second; 1 is the wall clock.",
+        min=0.000_001,
+        callback=finite,
+    ),
 ]
 
 

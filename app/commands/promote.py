@@ -27,7 +27,14 @@ def run(
     import getpass
 
     from heddle.app.commands.connect import controller_client, show_predictor
+    from heddle.app.errors import fail
+    from heddle.controller.errors import ControllerError
 
     who = getpass.getuser()
     with controller_client(controller, data, token_file) as client:
-        show_predictor(client.promote(version, who=who, why=why, force=force), json=json)
+        try:
+            said = client.promote(version, who=who, why=why, force=force)
+        except ControllerError as error:
+            # The registry speaks to programs; on a command line the same is a flag.
+            fail(str(error).replace("force=True", "--force"))
+    show_predictor(said, json=json)

@@ -34,19 +34,19 @@ def run(
     dashboard: Annotated[bool, typer.Option(help="Serve the pages too.")] = True,
 ) -> None:
     """Start the whole stack, and stay until Ctrl-C."""
-    from heddle.app import compose, show
+    from heddle.app import checks, compose, show
     from heddle.app.settings import load
     from heddle.app.supervise import Supervisor
 
     fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     pace = {"fleet.speed": speed, "fleet.workers": tuple(worker) if worker else None}
     settings = load({"data": data, "host": host, **fleet, **pace})
+    checks.preset(preset)
     if settings.fleet.workers:
         compose.reach(settings.fleet.workers)
         settings.fleet.speed = 1.0
-    chosen = compose.settle_ports(settings, strict=True, dashboard=dashboard, say=show.say)
-    with Supervisor(chosen.data / "logs") as supervisor:
-        stack = compose.start(supervisor, chosen, dashboard=dashboard, say=show.say)
+    with Supervisor(settings.data / "logs") as supervisor:
+        stack = compose.launch(supervisor, settings, strict=True, dashboard=dashboard, say=show.say)
         _begin(stack, preset)
         supervisor.stay()
 

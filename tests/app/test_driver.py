@@ -71,8 +71,41 @@ def test_a_longer_draw_of_ids_begins_with_the_shorter_one():
 
     assert np.array_equal(long[:10], short)
     assert not np.array_equal(token_ids(10, 1, "g"), short)
-    assert long.min() >= driver.VOCABULARY[0]
-    assert long.max() < driver.VOCABULARY[1]
+    assert long.min() >= driver.CLEAR_OF
+    assert long.max() < driver.VOCABULARY == 32_000
+
+
+@pytest.mark.parametrize("vocabulary", [2, 100, 1_500, 150_000])
+async def test_no_id_that_an_engine_is_sent_is_outside_the_vocabulary_asked_for(vocabulary):
+    sent = []
+
+    async def generate(request):
+        sent.extend((await body_of(request))["input_ids"])
+        return web.json_response({"output_ids": [1]})
+
+    one = spec((400, 1, None, 0), (300, 1, None, 0), (20, 1, None, 0, False, True))
+    await drive_against(generate, [one], vocabulary=vocabulary)
+
+    assert min(sent) > 0
+    assert max(sent) < vocabulary
+    assert max(sent) >= vocabulary // 2
+
+
+async def test_how_late_a_tool_wait_came_back_is_counted_in_fleet_seconds(monkeypatch):
+    now = iter([0, 5_000_000_000, 9_000_000_000, 9_100_000_000])
+
+    class Late(Clock):
+        def now_ns(self):
+            return next(now)
+
+        async def sleep(self, fleet_s):
+            pass
+
+    fleet = driver._Fleet(None, "", None, Late(), (), "a", 9, driver.DriveResult(), print)
+    await driver._tool(fleet, 2.0)
+    await driver._tool(fleet, 3.0)  # back early: nothing is taken off
+
+    assert fleet.result.late_s == pytest.approx(3.0)
 
 
 def test_samples_of_a_group_share_their_prompt_and_nothing_after_it():

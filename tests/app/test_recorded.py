@@ -131,6 +131,57 @@ def test_rows_that_cannot_be_sent_are_refused(tmp_path, changes, says):
         load(written(tmp_path, **changes), Limits())
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"output_tokens": list("12345")},
+            "column output_tokens .* String; .* whole numbers",
+        ),
+        ({"input_tokens": [1.5] * 5}, "column input_tokens .* holds Float64"),
+        ({"step_index": [True] * 5}, "column step_index .* holds Boolean"),
+        ({"group_id": [[1]] * 5}, "column group_id .* holds List"),
+        ({"tool_name": [1] * 5}, "column tool_name .* holds Int64; .* text"),
+        ({"tool_seconds": ["1"] * 5}, "column tool_seconds .* holds String; .* numbers"),
+        ({"sample_index": ["1"] * 5}, "column sample_index .* holds String"),
+        ({"truncated": ["no"] * 5}, "column truncated .* holds String; .* booleans"),
+        ({"source": [2.5] * 5}, "column source .* holds Float64"),
+        ({"tool_seconds": [1.0, -2.0, None, None, 1.0]}, "negative or infinite"),
+        ({"tool_seconds": [1.0, float("inf"), None, None, 1.0]}, "negative or infinite"),
+        ({"step_index": [0, 1, 1, 0, 1]}, "2 rows that share .* as step 1 of 'a'"),
+        ({"group_id": ["g", "g", "x", "h", "h"]}, "trajectory 'a' in more than one group_id"),
+    ],
+)
+def test_a_column_of_another_type_or_a_step_that_is_there_twice_is_one_sentence(
+    tmp_path, changes, says
+):
+    with pytest.raises(AppError, match=says) as said:
+        load(written(tmp_path, **changes), Limits())
+
+    assert "\n" not in str(said.value)
+
+
+def test_ids_may_be_numbers_and_numbers_with_gaps_may_be_floats(tmp_path):
+    gaps = [0.0, 0.0, 0.0, float("nan"), None]
+    waits = [2.0, 500.0, None, float("nan"), 1.0]
+    unsigned = pl.Series([100, 180, 60, 50, 52], dtype=pl.UInt32)
+    ids = {"trajectory_id": [7, 7, 7, 8, 8], "group_id": pl.Series([1] * 5, dtype=pl.UInt8)}
+    path = written(
+        tmp_path,
+        **ids,
+        input_tokens=unsigned,
+        sample_index=gaps,
+        tool_seconds=waits,
+        truncated=None,
+    )
+
+    first, second = load(path, Limits()).trajectories
+
+    assert (first.trajectory_id, first.group_id, second.sample_index) == ("7", "1", 0)
+    assert contexts(first) == [100, 180, 60]
+    assert second.steps[0].tool_synthetic
+
+
 def test_a_file_that_is_no_parquet_or_not_there_is_one_sentence(tmp_path):
     path = tmp_path / "x.parquet"
     with pytest.raises(AppError, match="there is no file"):

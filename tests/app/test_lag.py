@@ -1,0 +1,129 @@
+"""Claims about host lag: where the machine could not keep up, nobody has won."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from heddle.app import lag
+from heddle.app.commands import demo as command
+from heddle.app.demo import winner
+from heddle.app.driver import DriveResult
+
+
+class Store:
+    """Answers the one query with these nanoseconds."""
+
+    def __init__(self, duration_ns, orchestrator_ns):
+        row = {"duration_ns": duration_ns, "orchestrator_ns": orchestrator_ns}
+        self._frame = pl.DataFrame([row] if duration_ns is not None else [], schema=list(row))
+
+    def query(self, name, **filters):
+        assert (name, filters["by"]) == ("decomposition", "rollout")
+        return self._frame
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "orchestrator_ns", "late_s", "share", "trusted"),
+    [
+        (100_000_000_000, 4_000_000_000, 0.0, 0.04, True),
+        (100_000_000_000, 4_000_000_000, 5.0, 0.09, True),
+        (100_000_000_000, 10_000_000_000, 0.0, 0.1, True),
+        (100_000_000_000, 4_000_000_000, 7.0, 0.11, False),
+        (100_000_000_000, 68_000_000_000, 0.0, 0.68, False),
+        (100_000_000_000, 90_000_000_000, 99.0, 1.0, False),
+    ],
+)
+def test_lag_is_the_orchestrators_share_and_what_tool_waits_came_back_late(
+    duration_ns, orchestrator_ns, late_s, share, trusted
+):
+    said = lag.host_lag(Store(duration_ns, orchestrator_ns), "r", "o", DriveResult(late_s=late_s))
+
+    assert said == {"share": pytest.approx(share), "limit": lag.LIMIT, "trustworthy": trusted}
+
+
+def test_what_could_not_be_measured_is_not_trusted():
+    said = lag.host_lag(Store(None, None), "r", "o", DriveResult())
+
+    assert said["share"] is None
+    assert not said["trustworthy"]
+    assert "could not be measured" in lag.sentence(said, "the figures do")
+
+
+def test_one_rollout_that_lagged_spoils_the_comparison():
+    good, bad, unknown = lag.judged(0.02), lag.judged(0.5), lag.judged(None)
+
+    assert lag.worst([good, good]) == good
+    assert lag.worst([good, bad]) == bad
+    assert not lag.worst([good, unknown])["trustworthy"]
+
+
+def test_the_sentence_says_how_much_that_it_does_not_count_and_what_to_do():
+    said = lag.sentence(lag.judged(0.68), "the comparison does")
+
+    assert lag.sentence(lag.judged(0.03), "the comparison does") is None
+    for part in ("ran behind", "68%", "comparison does not count", "fewer traj", "lower --speed"):
+        assert part in said
+    assert "\n" not in said
+
+
+def result(share, makespans=(365.0, 358.0)):
+    sides = {}
+    for name, makespan_s in zip(("verl", "heddle"), makespans, strict=True):
+        sides[name] = {
+            "makespan_s": makespan_s,
+            "predicted_makespan_s": 350.0,
+            "layout": "1+1",
+            **dict.fromkeys(("trajectories", "steps", "tool_calls", "moves", "gpus"), 2),
+            "gpu_ns": {"busy_decode": 10**9},
+            "lower_bounds_s": {"work": 100.0},
+            "host_lag": lag.judged(share),
+        }
+    whole = lag.judged(share)
+    return {
+        "run": "demo-1",
+        "emulated": {"model": "m", "system": "s", "speed": 20.0},
+        "host_lag": whole,
+        "winner": winner(sides) if whole["trustworthy"] else None,
+        "presets": sides,
+    }
+
+
+class NoPages:
+    has_dashboard = False
+
+
+def printed(capsys, monkeypatch, told):
+    from rich.console import Console
+
+    from heddle.app import show
+
+    monkeypatch.setattr(show, "OUT", Console(width=100, highlight=False))
+    command._print(told, NoPages())
+    return capsys.readouterr().out
+
+
+def test_a_demo_on_a_machine_that_kept_up_names_the_winner(capsys, monkeypatch):
+    said = printed(capsys, monkeypatch, result(0.03))
+
+    assert "1.02x (heddle won)" in said
+    assert "ran behind" not in said
+
+
+def test_a_demo_on_a_machine_that_ran_behind_names_none(capsys, monkeypatch):
+    said = printed(capsys, monkeypatch, result(0.68))
+
+    assert "(no winner)" in said
+    assert "won" not in said.replace("no winner", "")
+    assert "68% of the trajectories' time was its own lag" in said
+    assert "host lag" in said
+    assert "68.0%" in said
+
+
+def test_a_shorter_makespan_wins_and_equal_ones_are_a_draw():
+    def sides(verl, heddle):
+        return {"verl": {"makespan_s": verl}, "heddle": {"makespan_s": heddle}}
+
+    assert winner(sides(2.0, 1.0)) == "heddle"
+    assert winner(sides(1.0, 2.0)) == "verl"
+    assert winner(sides(1.0, 1.0)) == "draw"
