@@ -1,0 +1,108 @@
+"""Do the books of a decision conserve, are draws common and calibrated, do moves only help?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heddle.controller.core.admission import PEAK_ROOM, KvPeaks, hold_kv
+from heddle.controller.core.book import Book
+from heddle.controller.core.crowd import PEAK_GRID, Crowd
+from heddle.controller.core.decide import decide
+from heddle.controller.core.draws import DRAWS, Outlook, remaining_draws
+from heddle.controller.core.migration import LATE, rebalance
+from heddle.controller.core.policies import KNOWN, PRESETS, changed
+from heddle.controller.core.types import Latency, Length, Rates, Snapshot, Trajectory, Worker
+
+RNG = np.random.default_rng(0)
+
+
+def law(kv=200_000):
+    return Latency(
+        degree=1, a_s=0.01, b_s=1e-4, c_s=1e-8, p0_s=0.01, p1_s=3e-5, p2_s=0.0, kv_tokens=kv,
+        max_running=64,
+    )  # fmt: skip
+
+
+def length(mean):
+    return Length(p10=mean / 2, p50=mean / 1.05, p90=mean * 1.9, mean=mean)
+
+
+def live(i, mean, worker=None, state="held"):
+    return Trajectory(
+        id=f"t{i}", arrival=i, worker=worker, state=state, steps=0 if worker is None else 2,
+        context_tokens=1_000, output_tokens=0 if worker is None else 500, remaining=length(mean),
+    )  # fmt: skip
+
+
+def fleet(trajectories, workers=4, kv=200_000):
+    return Snapshot(
+        trajectories=tuple(trajectories),
+        workers=tuple(Worker(id=f"w{i}", latency=law(kv)) for i in range(workers)),
+        rates=Rates(context_per_output=1.5, tool_s=2.0),
+    )
+
+
+def test_draws_keep_the_predicted_mean_and_belong_to_the_trajectory():
+    some = [live(i, 100.0 * (i + 1)) for i in range(50)]
+    draws = remaining_draws(some, Rates())
+    assert draws.shape == (50, DRAWS)
+    assert draws.mean(axis=1) == pytest.approx([100.0 * (i + 1) for i in range(50)])
+    assert remaining_draws(list(reversed(some)), Rates())[::-1] == pytest.approx(draws)
+    share = np.mean([(row > length(100.0 * (i + 1)).p90).mean() for i, row in enumerate(draws)])
+    assert 0.03 <= share <= 0.17
+
+
+def test_the_crowd_is_the_sum_of_who_was_added_in_any_order():
+    some = fleet([live(i, 50.0 * (i + 1)) for i in range(9)])
+    one, two = (Crowd(some.workers, Outlook.of(some)) for _ in range(2))
+    for row in range(9):
+        one.add(row, row % 4)
+        two.add(8 - row, (8 - row) % 4)
+    assert one.ends_s() == pytest.approx(two.ends_s())
+    assert one.tokens.sum() == pytest.approx(one.outlook.tokens.sum())
+    assert (one.ends_with_s(0, 0.0) >= one.ends_s() - 1e-9).all()
+
+
+@pytest.mark.parametrize("placement", KNOWN["placement"])
+def test_hold_kv_never_promises_more_than_the_room_and_starts_somebody(placement):
+    snapshot = fleet([live(i, 2_000.0 + 40 * i) for i in range(60)], kv=20_000)
+    switches = changed(PRESETS["heddle"], {"placement": placement})
+    plan = decide(snapshot, switches, RNG)
+    assert plan.releases
+    assert plan.held
+    started = {r.trajectory: r.worker for r in plan.releases}
+    after = [
+        live(i, 2_000.0 + 40 * i, started.get(f"t{i}"), "running") if f"t{i}" in started else t
+        for i, t in enumerate(snapshot.trajectories)
+    ]
+    full = fleet(after, kv=20_000)
+    allowance = hold_kv(full, Book.of(full))
+    assert isinstance(allowance, KvPeaks)
+    assert allowance.peaks.held.shape[1] == len(PEAK_GRID)
+    for held, count in zip(allowance.peaks.held.max(axis=1), allowance.peaks.crowd.count,
+                           strict=True):  # fmt: skip
+        assert count <= 1 or held <= PEAK_ROOM * 20_000 * 1.001
+
+
+def test_rebalance_relieves_the_latest_worker_and_is_quiet_when_level():
+    crowded = [live(i, 900.0, "w0", "tool") for i in range(30)]
+    others = [live(30 + i, 900.0, f"w{1 + i % 3}", "running") for i in range(9)]
+    snapshot = fleet([*crowded, *others])
+    moves = rebalance(snapshot, Book.of(snapshot))
+    assert moves
+    assert {m.source for m in moves} == {"w0"}
+    assert len({m.target for m in moves}) == len(moves)
+    sure = Length(p10=900.0, p50=900.0, p90=900.0, mean=900.0)
+    level = fleet([replace(live(i, 900.0, f"w{i % 4}", "tool"), remaining=sure) for i in range(40)])
+    ends = Book.of(level).crowd.ends_s()
+    assert ends.max() <= ends.mean() * (1 + LATE)
+    assert rebalance(level, Book.of(level)) == []
+
+
+def test_rebalance_moves_nobody_who_runs_or_is_under_way():
+    running = fleet([live(i, 900.0, "w0", "running") for i in range(30)])
+    assert rebalance(running, Book.of(running)) == []
+    assert rebalance(fleet([]), Book.of(fleet([]))) == []
