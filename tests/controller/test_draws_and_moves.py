@@ -14,7 +14,7 @@ from heddle.controller.core.decide import decide
 from heddle.controller.core.draws import DRAWS, Outlook, remaining_draws
 from heddle.controller.core.migration import LATE, rebalance
 from heddle.controller.core.policies import KNOWN, PRESETS, changed
-from heddle.controller.core.types import Latency, Length, Rates, Snapshot, Trajectory, Worker
+from heddle.controller.core.types import Latency, Length, Rates, Snapshot, State, Trajectory, Worker
 
 RNG = np.random.default_rng(0)
 
@@ -30,7 +30,7 @@ def length(mean):
     return Length(p10=mean / 2, p50=mean / 1.05, p90=mean * 1.9, mean=mean)
 
 
-def live(i, mean, worker=None, state="held"):
+def live(i, mean, worker=None, state: State = "held"):
     return Trajectory(
         id=f"t{i}", arrival=i, worker=worker, state=state, steps=0 if worker is None else 2,
         context_tokens=1_000, output_tokens=0 if worker is None else 500, remaining=length(mean),
