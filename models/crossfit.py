@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from heddle.models.errors import DatasetError
-from heddle.models.evaluate import KS
+from heddle.models.evaluate import KS, groups_of
 from heddle.models.features import COLUMNS, PRIOR, Floats, matrix
 from heddle.models.length import Examples, FitArgs, LengthNet, export, fit
 from heddle.models.priors import history_of, with_priors
@@ -61,7 +61,8 @@ def examples(rows: pl.DataFrame) -> Examples:
     """Rows with priors as arrays; later steps weigh less, as 1/sqrt(1 + k), never by length."""
     y = np.log(np.maximum(rows["remaining_tokens"].cast(pl.Float64).to_numpy(), 1.0))
     weight = 1.0 / np.sqrt(1.0 + rows["steps_so_far"].cast(pl.Float64).to_numpy())
-    return Examples(features(rows), y, rows["truncated"].to_numpy().astype(np.float64), weight)
+    censored = rows["truncated"].to_numpy().astype(np.float64)
+    return Examples(features(rows), y, censored, weight, groups_of(rows))
 
 
 def features(rows: pl.DataFrame) -> Floats:

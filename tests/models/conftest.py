@@ -10,10 +10,21 @@ import pytest
 
 from heddle.models.dataset import Dataset, from_collector
 
+TOOLS = {
+    "run_id": pl.String,
+    "rollout_id": pl.String,
+    "group_id": pl.String,
+    "trajectory_id": pl.String,
+    "step_index": pl.Int64,
+    "tool_name": pl.String,
+    "start_ns": pl.Int64,
+    "duration_s": pl.Float64,
+    "error_type": pl.String,
+}
 Frames = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _one_torch_thread() -> Iterator[None]:
     import torch
 
@@ -23,16 +34,18 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _frames(*, groups: int = 40, samples: int = 6, telling: bool = True, seed: int = 0) -> Frames:
-    """Log totals vary between groups (0.5) and within (0.6). `telling`: five steps share the total
+def _frames(
+    *, groups: int = 40, samples: int = 6, telling: bool = True, steps: int = 5, seed: int = 0
+) -> Frames:
+    """Log totals vary between groups (0.5) and within (0.6). `telling`: the steps share the total
     nearly evenly, so one step tells how long it gets; else the total is dealt out at random."""
     rng = np.random.default_rng(seed)
-    trajectories, steps, tools = [], [], []
+    trajectories, stepped, tools = [], [], []
     for g in range(groups):
         mean = rng.normal(7.0, 0.5)
         for s in range(samples):
             total = float(np.exp(rng.normal(mean, 0.6)))
-            count = 5 if telling else int(rng.integers(2, 9))
+            count = steps if telling else int(rng.integers(2, 9))
             shares = rng.lognormal(0.0, 0.1 if telling else 1.0, count)
             outputs = np.maximum(total * shares / shares.sum(), 1).astype(int)
             whose = {
@@ -49,7 +62,7 @@ def _frames(*, groups: int = 40, samples: int = 6, telling: bool = True, seed: i
             context = 200
             for k, output in enumerate(outputs.tolist()):
                 at = (s * 1000 + k) * 10
-                steps.append(
+                stepped.append(
                     whose
                     | {"step_index": k, "start_ns": at, "input_tokens": context}
                     | {"output_tokens": output}
@@ -62,16 +75,16 @@ def _frames(*, groups: int = 40, samples: int = 6, telling: bool = True, seed: i
                         | {"duration_s": float(rng.exponential(2.0)), "error_type": None}
                     )
     schema = {"truncated": pl.Boolean, "error_type": pl.String}
-    made = [pl.DataFrame(rows) for rows in (trajectories, steps, tools)]
+    made = [pl.DataFrame(trajectories), pl.DataFrame(stepped), pl.DataFrame(tools, TOOLS)]
     cast = [f.cast({c: t for c, t in schema.items() if c in f.columns}) for f in made]
     return cast[0], cast[1], cast[2]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def frames() -> Callable[..., Frames]:
     return _frames
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recorded() -> Callable[..., Dataset]:
     return lambda **law: from_collector(*_frames(**law))
