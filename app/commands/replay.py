@@ -20,34 +20,48 @@ TYPER = options.help_with(
     "heddle replay traces.parquet --preset heddle",
     "heddle replay traces.parquet --max-context 32768 --max-tool-wait 60 --limit 64 --json",
     "heddle replay --policies verl,heddle,heddle/migration=off --workload coding --seeds 3",
+    "heddle replay traces.parquet --controller http://gpu1:8600 --vocabulary 151000",
     "heddle replay --policies verl,heddle --rollout run-1/3 --error 0.6",
 )
 SPEED: Final = 100.0
 """Of the embedded fleet: recorded tool waits add up to hours, and nobody watches a replay."""
 
 
+Policies = Annotated[
+    str | None, typer.Option(help="Compare these in virtual time: preset[/choice=policy],...")
+]
+Stored = Annotated[
+    str | None, typer.Option(help="Compare on a rollout of the store.", metavar="RUN/ROLLOUT")
+]
+Error = Annotated[
+    float | None,
+    typer.Option(
+        help="Lengths foreseen with this log-error; 0: known.", min=0, callback=options.finite
+    ),
+]
+MaxContext = Annotated[int | None, typer.Option(help="Cut contexts to so many tokens.", min=1)]
+MaxToolWait = Annotated[
+    float | None,
+    typer.Option(help="Cut tool waits to so many seconds.", min=0.0, callback=options.finite),
+]
+Vocabulary = Annotated[
+    int, typer.Option(help="Token ids sent are below this; at most the engine's.", min=2)
+]
+
+
 def run(
     file: Annotated[Path | None, typer.Argument(help="Parquet, one row a step.")] = None,
-    policies: Annotated[
-        str | None, typer.Option(help="Compare these in virtual time: preset[/choice=policy],...")
-    ] = None,
+    policies: Policies = None,
     workload: Annotated[str, typer.Option(help="Generated preset to compare on.")] = "demo",
-    rollout: Annotated[
-        str | None, typer.Option(help="Compare on a rollout of the store.", metavar="RUN/ROLLOUT")
-    ] = None,
+    rollout: Stored = None,
     seeds: Annotated[int, typer.Option(help="Rollouts to compare on.", min=1)] = 3,
     groups: Annotated[int, typer.Option(help="Groups of 16 in a generated rollout.", min=1)] = 16,
-    error: Annotated[
-        float | None, typer.Option(help="Lengths foreseen with this log-error; 0: known.", min=0)
-    ] = None,
+    error: Error = None,
     preset: Annotated[str | None, typer.Option(help="Preset to run it under.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N trajectories.", min=1)] = None,
-    max_context: Annotated[
-        int | None, typer.Option(help="Cut contexts to so many tokens.", min=1)
-    ] = None,
-    max_tool_wait: Annotated[
-        float | None, typer.Option(help="Cut tool waits to so many seconds.", min=0.0)
-    ] = None,
+    max_context: MaxContext = None,
+    max_tool_wait: MaxToolWait = None,
+    vocabulary: Vocabulary = 32_000,
     seed: options.Seed = 0,
     speed: options.Speed = None,
     gpus: options.Gpus = None,
@@ -66,9 +80,6 @@ def run(
     Runs on a stack of its own, or on the running one at --controller. The store is compared with
     the file afterwards; exit code 1 says that they differ.
     """
-    from heddle.app import recorded, show
-    from heddle.app.settings import load
-
     if policies is not None:
         from heddle.app.commands.compare import compare
 
@@ -77,21 +88,34 @@ def run(
         first = {"seed": seed, "seeds": seeds, "collector": collector}
         compare(policies.split(","), source, {**fleet, **first}, json=json)
         return
-    if file is None:
-        fail("replay needs a FILE, or --policies to compare")
-    limits = recorded.Limits(limit, max_context, max_tool_wait, seed)
-    recording = recorded.load(file, limits)
     flags = {"data": data, "fleet.gpus": gpus, "fleet.model": model, "token_file": token_file}
     there = {"controller": controller, "collector": collector, "otlp": otlp}
-    embedded = controller is None
-    pace = {"fleet.speed": speed or (SPEED if embedded else None), "fleet.seed": seed}
-    settings = load({**flags, **there, **pace})
+    pace = {"fleet.speed": speed, "fleet.seed": seed}
+    cuts = (limit, max_context, max_tool_wait, seed)
+    sent = {"preset": preset, "vocabulary": vocabulary}
+    _replay(file, cuts, {**flags, **there, **pace}, sent, json=json)
+
+
+def _replay(
+    file: Path | None, cuts: Any, flags: dict[str, Any], sent: dict[str, Any], *, json: bool
+) -> None:
+    from heddle.app import checks, recorded, show
+    from heddle.app.settings import load
+
+    if file is None:
+        fail("replay needs a FILE, or --policies to compare")
+    checks.preset(sent["preset"])
+    recording = recorded.load(file, recorded.Limits(*cuts))
+    embedded = flags["controller"] is None
+    if embedded and flags["fleet.speed"] is None:
+        flags["fleet.speed"] = SPEED
+    settings = load(flags)
     for note in recording.notes:
         show.say(note)
     with ExitStack() as exits:
         stack, watch = _stack(exits, settings, embedded=embedded)
         show.say(_pace(stack.clock.speed))
-        result = _play(stack, watch, recording, preset, f"replay-{file.stem}")
+        result = _play(stack, watch, recording, sent, f"replay-{file.stem}")
     _report(result, recording.counts, json=json)
 
 
@@ -106,33 +130,34 @@ def _stack(exits: ExitStack, settings: Settings, *, embedded: bool) -> tuple[Sta
 
     if not embedded:
         return compose.running(settings), lambda: None
-    chosen = compose.settle_ports(settings, strict=False, dashboard=False, say=show.say)
-    supervisor = exits.enter_context(Supervisor(chosen.data / "logs"))
-    stack = compose.start(supervisor, chosen, dashboard=False, say=show.say)
+    supervisor = exits.enter_context(Supervisor(settings.data / "logs"))
+    stack = compose.launch(supervisor, settings, strict=False, dashboard=False, say=show.say)
     return stack, supervisor.check
 
 
 def _play(
-    stack: Stack, watch: Any, recording: Any, preset: str | None, name: str
+    stack: Stack, watch: Any, recording: Any, sent: dict[str, Any], name: str
 ) -> dict[str, Any]:
     from heddle.app import show
     from heddle.app.demo import run_name
+    from heddle.app.lag import host_lag
     from heddle.app.rollouts import Session, measure
 
-    specs = recording.trajectories
-    with Session(stack, run_name(name), watch=watch) as session:
+    specs, preset, vocabulary = recording.trajectories, sent["preset"], sent["vocabulary"]
+    with Session(stack, run_name(name), watch=watch, vocabulary=vocabulary) as session:
         if preset:
             why = "asked for on the command line"
             session.controller.switch(run=session.run, preset=preset, who="heddle replay", why=why)
         with show.bar(name, len(specs)) as progress:
             seen = session.play("replay", specs, progress)
         held = measure(session.collector, session.run, "replay")
-    return {"run": session.run, **held, "errors": dict(seen.errors)}
+        behind = host_lag(session.collector, session.run, "replay", seen)
+    return {"run": session.run, **held, "host_lag": behind, "errors": dict(seen.errors)}
 
 
 def _report(result: dict[str, Any], wanted: dict[str, int], *, json: bool) -> None:
     """Print what the store holds; exit 1 naming what differs from the file."""
-    from heddle.app import show
+    from heddle.app import lag, show
 
     keys = ("trajectories", "steps", "tool_calls", "output_tokens")
     if json:
@@ -140,7 +165,11 @@ def _report(result: dict[str, Any], wanted: dict[str, int], *, json: bool) -> No
     else:
         rows = [[k.replace("_", " "), f"{result[k]:,}", f"{wanted[k]:,}"] for k in keys]
         show.table(["", "store", "file"], rows, title=f"Run {result['run']}")
-        show.OUT.print(f"makespan {result['makespan_s']:,.1f} emulated s")
+        share = result["host_lag"]["share"]
+        behind = "not measured" if share is None else f"{share:.1%}"
+        show.OUT.print(f"makespan {result['makespan_s']:,.1f} emulated s; host lag {behind}")
+        if why := lag.sentence(result["host_lag"], "these figures do"):
+            show.OUT.print(why, markup=False, soft_wrap=True)
     differs = [f"{k}: {result[k]} for {wanted[k]}" for k in keys if result[k] != wanted[k]]
     for name, count in result["errors"].items():
         show.say(f"{count} trajectories failed: {name}")

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from heddle.app.errors import AppError
-from heddle.app.settings import load, token
+from heddle.app.settings import load, token, token_in_file
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +63,10 @@ def test_a_file_that_is_no_toml_is_said_so(tmp_path):
 def test_the_token_is_made_once_and_only_its_owner_reads_it(tmp_path):
     settings = load({"data": tmp_path / "d"})
 
-    first, second = token(settings), token(settings)
+    before = token(settings)
+    first, second = token_in_file(settings), token_in_file(settings)
 
-    assert first == second
+    assert before == ""
+    assert first == second == token(settings)
     assert len(first) >= 32
     assert stat.S_IMODE(settings.token_path.stat().st_mode) == 0o600
