@@ -8,7 +8,7 @@ from __future__ import annotations
 import streamlit as st
 
 from heddle.dashboards import nav
-from heddle.dashboards.views import compare, overview, policies, tail, trajectory
+from heddle.dashboards.views import compare, idle, overview, policies, tail, trajectory
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
     st.set_page_config(page_title="Heddle", page_icon="🧵", layout="wide")
     pages = {
         "overview": st.Page(overview.page, title="Overview", url_path="overview", default=True),
+        "idle": st.Page(idle.page, title="GPUs idle", url_path="idle"),
         "tail": st.Page(tail.page, title="Long tail", url_path="tail"),
         "trajectory": st.Page(trajectory.page, title="Trajectory", url_path="trajectory"),
         "compare": st.Page(compare.page, title="Compare", url_path="compare"),

@@ -6,7 +6,7 @@ Text that came from a span goes through `plain` wherever Streamlit would read Ma
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import polars as pl
 import streamlit as st
 
-from heddle.dashboards import client
+from heddle.dashboards import client, facts
 from heddle.dashboards.figures import base
 from heddle.dashboards.theme import Mode
 
@@ -85,6 +85,7 @@ def table(
         "column_config": columns,
         "height": height,
         "key": key,
+        "placeholder": "–",
     }
     if pick is None or on_pick is None:
         st.dataframe(shown, **look)
@@ -98,6 +99,12 @@ def table(
 
     st.dataframe(shown, on_select=picked, selection_mode="single-row", **look)
     st.session_state[f"{key}_ids"] = [str(one) for one in frame[pick]]
+
+
+def fleet_time(speeds: Iterable[float | None]) -> None:
+    """Says that the times below are an emulated fleet's, where they are."""
+    if said := facts.fleet_time(speeds):
+        st.badge(plain(said), icon=":material/speed:", color="orange")
 
 
 def no_data(what: str, hint: str) -> None:

@@ -23,6 +23,8 @@ from heddle.controller.errors import ControllerError
 
 FRESH_S: Final = 1.5
 """Below the refresh period of 3 s: twenty tabs of one rollout ask the collector once."""
+SETTLED_S: Final = 60.0
+"""How long an answer about a rollout that has ended is kept: only late spans change it."""
 KEPT_ANSWERS: Final = 256
 START_COLLECTOR: Final = "heddle collect"
 START_CONTROLLER: Final = "heddle control"
@@ -98,15 +100,21 @@ def _fresh(url: str, name: str, filters: tuple[tuple[str, Any], ...]) -> pl.Data
     return collector().query(name, **dict(filters))
 
 
-def ask(name: str, **filters: str | int | None) -> pl.DataFrame:
+@st.cache_data(ttl=SETTLED_S, max_entries=KEPT_ANSWERS, show_spinner=False)
+def _settled(url: str, name: str, filters: tuple[tuple[str, Any], ...]) -> pl.DataFrame:
+    return _fresh(url, name, filters)
+
+
+def ask(name: str, *, settled: bool = False, **filters: str | int | None) -> pl.DataFrame:
     """The named query's frame; when the collector is gone, its last good answer if there is one.
 
-    Raises CollectorUnreachable only when there is nothing to show instead.
+    `settled`: it is about a rollout that has ended, and need not be asked every moment. Raises
+    CollectorUnreachable only when there is nothing to show instead.
     """
     asked = tuple(sorted((key, value) for key, value in filters.items() if value is not None))
     question = (places().collector, name, asked)
     try:
-        answer = _fresh(question[0], name, asked)
+        answer = (_settled if settled else _fresh)(question[0], name, asked)
     except CollectorUnreachable:
         kept = memory().recall(question)
         if kept is None:
@@ -138,6 +146,7 @@ def health() -> dict[str, Any] | None:
 def forget() -> None:
     """Drop the momentary answers, so that a change just made shows at once."""
     _fresh.clear()
+    _settled.clear()
     _health.clear()
 
 
@@ -147,6 +156,14 @@ def attempt(deed: Callable[[], Answer]) -> tuple[Answer, None] | tuple[None, str
         return deed(), None
     except (CollectorError, ControllerError) as refused:
         return None, str(refused) or type(refused).__name__
+
+
+def clock_speed() -> float | None:
+    """How fast the controller's clock runs; None where it does not answer."""
+    try:
+        return float(controller().health().clock_speed)
+    except ControllerError:
+        return None
 
 
 def switches(run: str | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -56,6 +56,22 @@ def _makespan(row: Mapping[str, Any], first: Mapping[str, Any] | None) -> str:
     if first is None or first["rollout_id"] == row["rollout_id"] or not row["makespan_s"]:
         return said
     return f"{said}  {first['makespan_s'] / row['makespan_s']:.2f}x"
+
+
+def fleet_time(speeds: Iterable[float | None]) -> str | None:
+    """What must stand where times of an emulated fleet are shown; None where time is real."""
+    fast = sorted({speed for speed in speeds if speed and speed != 1.0})
+    if not fast:
+        return None
+    said = ", ".join(f"x{speed:g}" for speed in fast)
+    return f"emulated fleet, {said}: times are fleet time"
+
+
+def recorded_runs(runs: pl.DataFrame) -> list[str]:
+    """Runs to choose from, the latest first; one without rollouts only where no other is."""
+    newest = runs.sort("last_ns", descending=True, nulls_last=True)
+    trained = newest.filter(pl.col("rollouts").fill_null(0) > 0)
+    return (newest if trained.is_empty() else trained)["run_id"].to_list()
 
 
 def layout(degrees: str | None) -> str:

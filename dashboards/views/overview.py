@@ -14,6 +14,7 @@ import streamlit as st
 
 from heddle.dashboards import cards, client, facts, nav, scope, shell, theme
 from heddle.dashboards.figures import accounts, strip
+from heddle.dashboards.views import findings
 
 SHOWN_ROLLOUTS: Final = 12
 _COLUMN = st.column_config
@@ -44,16 +45,24 @@ def _body(chosen: shell.Scope) -> None:
 
 
 def _panels(chosen: shell.Scope) -> None:
+    """Light questions first: what is answered already is on the screen while the rest is asked."""
     if nav.asked() or _has_ended(chosen):
         st.rerun(scope="app")
-    states = _states(chosen.run, chosen.rollout_id)
-    window = _window(chosen)
-    last = facts.stragglers(_trajectories(chosen), window["end_ns"])
-    _headline(chosen, states, window, last)
-    cards.numbers(_numbers(chosen, states, window))
-    _rollouts(chosen)
-    _strip(chosen, window)
-    _stragglers(last)
+    headline, top, found, pieces, listed, blamed = (st.container() for _ in range(6))
+    states, window = _states(chosen, chosen.rollout), _window(chosen)
+    said, rest = _headline(chosen, states, window), headline.empty()
+    rest.markdown(said)
+    with top:
+        cards.numbers(_numbers(chosen, states, window))
+        _rollouts(chosen)
+    last = facts.stragglers(chosen.ask("trajectories"), window["end_ns"])
+    if states:
+        rest.markdown(said + _blame(last))
+    with listed:
+        _stragglers(last)
+    with pieces:
+        _strip(chosen, window)
+    findings.panel(chosen, found, blamed)
 
 
 def _has_ended(chosen: shell.Scope) -> bool:
@@ -64,17 +73,15 @@ def _has_ended(chosen: shell.Scope) -> bool:
     return not now.is_empty() and now["state"][0] != "running"
 
 
-def _states(run: str, rollout: str) -> dict[str, int]:
-    return accounts.by_state(client.ask("partition", run=run, rollout=rollout))
-
-
-def _trajectories(chosen: shell.Scope) -> pl.DataFrame:
-    return client.ask("trajectories", run=chosen.run, rollout=chosen.rollout_id)
+def _states(chosen: shell.Scope, rollout: Mapping[str, Any]) -> dict[str, int]:
+    settled = rollout["state"] != "running"
+    asked = {"run": chosen.run, "rollout": str(rollout["rollout_id"])}
+    return accounts.by_state(client.ask("partition", settled=settled, **asked))
 
 
 def _window(chosen: shell.Scope) -> dict[str, Any]:
     """The accounted window; the rollout's own times where nothing has been accounted yet."""
-    found = client.ask("accounts", run=chosen.run, rollout=chosen.rollout_id)
+    found = chosen.ask("accounts")
     if not found.is_empty():
         return found.row(0, named=True)
     start_ns = chosen.rollout["start_ns"] or 0
@@ -82,14 +89,11 @@ def _window(chosen: shell.Scope) -> dict[str, Any]:
     return {"start_ns": start_ns, "end_ns": end_ns, "wall_ns": end_ns - start_ns, "gpus": None}
 
 
-def _headline(
-    chosen: shell.Scope, states: Mapping[str, int], window: Mapping[str, Any], last: pl.DataFrame
-) -> None:
-    """The finding in two sentences; names from spans are escaped."""
+def _headline(chosen: shell.Scope, states: Mapping[str, int], window: Mapping[str, Any]) -> str:
+    """The finding in a sentence or two, names from spans escaped."""
     busy, loss = facts.busy_share(states), facts.largest_loss(states)
     if busy is None:
-        st.markdown("Nothing of this rollout has been accounted yet.")
-        return
+        return "Nothing of this rollout has been accounted yet."
     gpus, wall = window["gpus"], theme.nanoseconds(window["wall_ns"])
     said = f"**{busy:.0%} busy** over {wall} on {gpus or '?'} GPUs"
     if chosen.is_running:
@@ -98,7 +102,7 @@ def _headline(
         part = facts.share(states, loss) or 0
         of = theme.meaning(loss)
         said += f". The largest loss is **{of.label}, {part:.0%}**: {of.says}"
-    st.markdown(said + "." + _blame(last))
+    return said + "."
 
 
 def _blame(last: pl.DataFrame) -> str:
@@ -117,10 +121,9 @@ def _numbers(
     chosen: shell.Scope, states: Mapping[str, int], window: Mapping[str, Any]
 ) -> list[cards.Number]:
     row, before = chosen.rollout, chosen.before
-    past = _states(chosen.run, str(before["rollout_id"])) if before else {}
-    tail, past_tail = _tail(chosen.run, chosen.rollout_id), None
-    if before:
-        past_tail = _tail(chosen.run, str(before["rollout_id"]))
+    past = _states(chosen, before) if before else {}
+    tail = _tail(chosen, chosen.rollout)
+    past_tail = _tail(chosen, before) if before else None
     makespan_s = row["makespan_s"] or (window["wall_ns"] or 0) / 1e9
     past_s = before["makespan_s"] if before else None
     return [
@@ -174,9 +177,11 @@ def _lag() -> cards.Number:
     return cards.Number("Ingest lag", said, "From a span's arrival to its commit")
 
 
-def _tail(run: str, rollout: str) -> float | None:
+def _tail(chosen: shell.Scope, rollout: Mapping[str, Any]) -> float | None:
     """p99 over p50 of trajectory seconds."""
-    tails = client.ask("tail", run=run, rollout=rollout).filter(pl.col("metric") == "duration_s")
+    settled = rollout["state"] != "running"
+    asked = {"run": chosen.run, "rollout": str(rollout["rollout_id"])}
+    tails = client.ask("tail", settled=settled, **asked).filter(pl.col("metric") == "duration_s")
     if tails.is_empty() or not tails["p50"][0] or tails["p99"][0] is None:
         return None
     return float(tails["p99"][0] / tails["p50"][0])
@@ -195,7 +200,7 @@ def _rollouts(chosen: shell.Scope) -> None:
             widget=st.segmented_control,
             label_visibility="collapsed",
         )
-    parts = {facts.label(row): _states(chosen.run, str(row["rollout_id"])) for row in rows}
+    parts = {facts.label(row): _states(chosen, row) for row in rows}
     drawn = accounts.stacked(
         parts, cards.mode(), share=share == "share", said=facts.makespans(rows)
     )
@@ -211,7 +216,7 @@ def _rollouts(chosen: shell.Scope) -> None:
 
 def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:
     st.subheader("Workers, moment by moment", anchor=False)
-    strips = client.ask("strips", run=chosen.run, rollout=chosen.rollout_id)
+    strips = chosen.ask("strips")
     if strips.is_empty():
         st.caption("No worker has been seen in this rollout yet.")
         return

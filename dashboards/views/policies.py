@@ -7,6 +7,7 @@ name, a reason and the token. What the controller refuses is shown in its own wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import polars as pl
@@ -38,6 +39,7 @@ def page() -> None:
     """Switches, presets, the change and its trail."""
     shell.opened("Policies")
     run = scope.get("run") or None
+    cards.fleet_time(_speeds(run))
     now, refused = client.attempt(lambda: client.switches(run))
     if now is None:
         cards.unreachable("controller", client.places().controller, client.START_CONTROLLER)
@@ -46,6 +48,14 @@ def page() -> None:
         _change(now, run)
     _audit(run)
     _plan(run)
+
+
+def _speeds(run: str | None) -> list[float | None]:
+    """Of the controller's clock and of the rollouts whose plans and changes are shown."""
+    speeds = [client.clock_speed()]
+    with suppress(CollectorError):
+        speeds += client.ask("rollouts", run=run)["clock_speed"].to_list()
+    return speeds
 
 
 def _change(now: Mapping[str, Any], run: str | None) -> None:

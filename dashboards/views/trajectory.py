@@ -27,7 +27,7 @@ STEPS: Final[dict[str, Any]] = {
     "prefill_s": _COLUMN.NumberColumn("prefill (s)", format="%.2f"),
     "decode_s": _COLUMN.NumberColumn("decode (s)", format="%.2f"),
     "input_tokens": _COLUMN.NumberColumn("in", format="localized"),
-    "cached": _COLUMN.NumberColumn("cached", format="percent"),
+    "cached": _COLUMN.NumberColumn("cached", format="%.1f %%"),
     "output_tokens": _COLUMN.NumberColumn("out", format="localized"),
     "predicted_p50": _COLUMN.NumberColumn("left, predicted", format="localized"),
     "retractions": _COLUMN.NumberColumn("retracted"),
@@ -37,6 +37,25 @@ STEPS: Final[dict[str, Any]] = {
 DECISIONS: Final[dict[str, Any]] = {
     "at": _COLUMN.TextColumn("at", width="small"),
     "what": _COLUMN.TextColumn("decision", width="medium"),
+    "because": _COLUMN.TextColumn("because", width="large"),
+}
+TOOLS: Final[dict[str, Any]] = {
+    "step_index": _COLUMN.NumberColumn("after step", width="small"),
+    "tool_name": _COLUMN.TextColumn("tool"),
+    "state": _COLUMN.TextColumn("state"),
+    "duration_s": _COLUMN.NumberColumn("took (s)", format="%.2f"),
+    "inferred": _COLUMN.CheckboxColumn("seen as a gap"),
+    "error_type": _COLUMN.TextColumn("error"),
+}
+MOVES: Final[dict[str, Any]] = {
+    "step_index": _COLUMN.NumberColumn("before step", width="small"),
+    "move_source": _COLUMN.TextColumn("from"),
+    "move_target": _COLUMN.TextColumn("to"),
+    "move_method": _COLUMN.TextColumn("how"),
+    "move_tokens": _COLUMN.NumberColumn("tokens", format="localized"),
+    "move_hit_tokens": _COLUMN.NumberColumn("found cached", format="localized"),
+    "hidden_s": _COLUMN.NumberColumn("behind a tool (s)", format="%.2f"),
+    "exposed_s": _COLUMN.NumberColumn("waited for (s)", format="%.2f"),
     "because": _COLUMN.TextColumn("because", width="large"),
 }
 SPANS: Final[dict[str, Any]] = {
@@ -144,7 +163,7 @@ def _step_rows(steps: pl.DataFrame) -> pl.DataFrame:
         pl.col("predicted_p50").round().cast(pl.Int64),
         total_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
         cached=pl.when(pl.col("input_tokens") > 0).then(
-            pl.col("cached_tokens") / pl.col("input_tokens")
+            100 * pl.col("cached_tokens") / pl.col("input_tokens")
         ),
     )
 
@@ -167,12 +186,9 @@ def _tools(report: Report) -> None:
     if report.tools.is_empty() and report.moves.is_empty():
         st.caption("It called no tool and stayed where it was.")
     if not report.tools.is_empty():
-        shown = ("step_index", "tool_name", "state", "duration_s", "inferred", "error_type")
-        st.dataframe(report.tools.select(shown), hide_index=True, key="trajectory_tools")
+        cards.table(report.tools, "trajectory_tools", columns=TOOLS)
     if not report.moves.is_empty():
-        shown = ("step_index", "move_source", "move_target", "move_method", "move_tokens")
-        more = ("move_hit_tokens", "hidden_s", "exposed_s", "because")
-        st.dataframe(report.moves.select(*shown, *more), hide_index=True, key="trajectory_moves")
+        cards.table(report.moves, "trajectory_moves", columns=MOVES)
 
 
 def _spans(chosen: shell.Scope, trajectory: str) -> None:

@@ -51,7 +51,7 @@ class Story:
     def query(self, name: str, **filters: Any) -> pl.DataFrame:
         """As the collector answers: filtered by whatever columns the filter names."""
         rows = self.rows[name]
-        by = {"run": "run_id", "rollout": "rollout_id", "trajectory": "trajectory_id"}
+        by = {"run": "run_id", "rollout": "rollout_id", "trajectory": "trajectory_id", "by": "by"}
         for key, column in by.items():
             if filters.get(key) is not None:
                 rows = [row for row in rows if row.get(column) == filters[key]]

@@ -28,6 +28,7 @@ def board(monkeypatch: pytest.MonkeyPatch, answering: Callable[[Any], None]) -> 
         return board.change({**asked, "who": who, "why": why})
 
     monkeypatch.setenv("HEDDLE_TOKEN", "secret")
+    monkeypatch.setattr(client, "clock_speed", lambda: 20.0)
     monkeypatch.setattr(client, "switches", lambda run: board.read())
     monkeypatch.setattr(client, "audit", lambda run: board.audit)
     monkeypatch.setattr(client, "switch", switch)

@@ -13,7 +13,7 @@ from browser.fake_rollouts import HOSTILE, RUN, Story
 from heddle.dashboards.views import compare
 
 Answering = Callable[[Any], None]
-PAGES = ("overview", "tail", "trajectory", "compare")
+PAGES = ("overview", "tail", "trajectory", "compare", "idle")
 
 
 @functools.cache
@@ -53,7 +53,7 @@ def test_missing_optional_attributes_leave_a_page(page: str, answering: Answerin
     opened(page)
 
 
-@pytest.mark.parametrize("page", PAGES[:3])
+@pytest.mark.parametrize("page", [*PAGES[:3], "idle"])
 def test_many_trajectories_are_a_page(page: str, answering: Answering) -> None:
     answering(_many())
     at = opened(page)

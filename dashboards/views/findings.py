@@ -1,0 +1,72 @@
+"""What is wrong with the chosen rollout, which knob helps, and whom did the idle GPUs wait for?
+
+The collector's findings and blame: asked last, since both need the rollout's whole account.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from heddle.collector.errors import CollectorError
+from heddle.dashboards import cards, nav, shell, theme
+
+TOP: Final = 8
+_COLUMN = st.column_config
+BLAME: Final[dict[str, Any]] = {
+    "key": _COLUMN.TextColumn("who the GPUs waited for", width="medium"),
+    "gpu_s": _COLUMN.NumberColumn("idle (GPU-s)", format="%.1f"),
+    "percent": _COLUMN.NumberColumn("of the idle time", format="%.1f %%"),
+}
+
+
+def panel(chosen: shell.Scope, told: DeltaGenerator, listed: DeltaGenerator) -> None:
+    """Findings with their knobs in `told`, who most idle time is blamed on in `listed`."""
+    try:
+        with told:
+            sentences(chosen.ask("findings"))
+        blamed = chosen.ask("blame", by="trajectory")
+    except CollectorError as refused:
+        told.caption(f"No findings: {cards.plain(refused)}")
+        return
+    if not blamed.is_empty():
+        with listed:
+            st.subheader("Whom idle GPUs waited for", anchor=False)
+            blame(blamed, "overview_blame", opens=True)
+
+
+def sentences(found: pl.DataFrame) -> None:
+    """One line a finding: the sentence, and what to change."""
+    st.subheader("Findings", anchor=False)
+    if found.is_empty():
+        st.caption("No rule found anything wrong with this rollout.")
+    for row in found.iter_rows(named=True):
+        lost = f" ({row['lost_share']:.0%} of GPU time at most)" if row["lost_share"] else ""
+        mark = ":material/priority_high:" if row["severity"] == "high" else ":material/info:"
+        st.markdown(f"{mark} {cards.plain(row['title'])}{cards.plain(lost)}")
+        if row["knob"]:
+            st.caption(f"Change: {cards.plain(row['knob'])}")
+
+
+def blame(blamed: pl.DataFrame, key: str, *, opens: bool = False) -> None:
+    """The TOP of them; `opens`: they are trajectories, and a row opens its own."""
+    top = blamed.sort("gpu_ns", "key", descending=[True, False]).head(TOP)
+    shown = top.with_columns(
+        pl.col("key").fill_null("nobody answers for it"),
+        gpu_s=pl.col("gpu_ns") / 1e9,
+        percent=100 * pl.col("share"),
+    )
+    if opens:
+        cards.table(shown, key, columns=BLAME, pick="key", on_pick=_open)
+    else:
+        cards.table(shown, key, columns=BLAME)
+    rest = int(blamed["gpu_ns"].sum() - top["gpu_ns"].sum())
+    if rest:
+        st.caption(f"{blamed.height - top.height} more share {theme.gpu_seconds(rest)}.")
+
+
+def _open(trajectory: str) -> None:
+    nav.go("trajectory", trajectory=trajectory)
