@@ -28,10 +28,11 @@ TYPES: Final = {
     **dict.fromkeys(("source", "tool_name"), "text"),
     "truncated": "booleans",
 }
+_TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
 _FITS: Final[dict[str, Callable[[pl.DataType], bool]]] = {
-    "text": lambda t: t in (pl.String, pl.Categorical, pl.Enum),
+    "text": lambda t: isinstance(t, _TEXT),
     "whole numbers": lambda t: t.is_integer(),
-    "text or whole numbers": lambda t: t.is_integer() or t in (pl.String, pl.Categorical, pl.Enum),
+    "text or whole numbers": lambda t: t.is_integer() or isinstance(t, _TEXT),
     "numbers": lambda t: t.is_numeric(),
     "booleans": lambda t: t == pl.Boolean,
 }

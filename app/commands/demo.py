@@ -30,7 +30,9 @@ def run(
 ) -> None:
     """Run one rollout under two presets, and compare.
 
-    The fleet is emulated: presets verl and heddle play the same trajectories, paired.
+    The fleet is emulated: presets verl and heddle play the same trajectories, paired. Where this
+    machine ran behind (host lag above 10 % of the trajectories' time), nobody is declared to have
+    won; then take fewer --trajectories or a lower --speed.
     """
     from heddle.app import compose, demo, show
     from heddle.app.rollouts import Session

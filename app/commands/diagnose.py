@@ -50,9 +50,12 @@ def _laws(model: str | None, system: str | None) -> list[str]:
     """The fitted laws as the query takes them; none unless asked for."""
     if model is None and system is None:
         return []
+    from heddle.app import checks
     from heddle.models.latency import load_profile
 
-    profile = load_profile(system or "h100_sxm", model or "Qwen3-14B")
+    system, model = system or "h100_sxm", model or "Qwen3-14B"
+    checks.profile(system, model)
+    profile = load_profile(system, model)
     return [
         f"{degree}:{law.a_s * 1e3:.9g},{law.b_s * 1e3:.9g},{law.c_s * 1e6:.9g}"
         for degree, law in profile.degrees.items()

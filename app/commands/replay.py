@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from heddle.app import checks
 from heddle.app.commands import options
 from heddle.app.errors import fail
 
@@ -78,12 +79,15 @@ def run(
     With --policies nothing is started: the real loop decides on emulated engines in virtual time.
 
     Runs on a stack of its own, or on the running one at --controller. The store is compared with
-    the file afterwards; exit code 1 says that they differ.
+    the file afterwards; exit code 1 says that they differ. Where this machine ran behind (host lag
+    above 10 % of the trajectories' time), the figures do not count, and it is said.
     """
     if policies is not None:
         from heddle.app.commands.compare import compare
 
-        fleet = {"gpus": gpus or 8, "model": model or "Qwen3-14B", "error": error}
+        model = model or "Qwen3-14B"
+        checks.profile("h100_sxm", model)
+        fleet = {"gpus": gpus or 8, "model": model, "error": error}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
         first = {"seed": seed, "seeds": seeds, "collector": collector}
         compare(policies.split(","), source, {**fleet, **first}, json=json)
@@ -99,7 +103,7 @@ def run(
 def _replay(
     file: Path | None, cuts: Any, flags: dict[str, Any], sent: dict[str, Any], *, json: bool
 ) -> None:
-    from heddle.app import checks, recorded, show
+    from heddle.app import recorded, show
     from heddle.app.settings import load
 
     if file is None:

@@ -83,6 +83,7 @@ def test_nor_from_the_environment(monkeypatch, name, value):
         (("dash", "--host", "nowhere.invalid"), "does not resolve"),
         (("replay", "x.parquet", "--preset", "hedle"), "--preset 'hedle'"),
         (("replay", "--policies", "hedle"), "hedle"),
+        (("replay", "--policies", "verl", "--model", "GPT-9"), "model 'GPT-9'"),
     ],
 )
 def test_an_unknown_name_is_said_with_the_known_ones(words, says):
@@ -91,6 +92,18 @@ def test_an_unknown_name_is_said_with_the_known_ones(words, says):
     assert says in said
     assert "\n" not in said
     assert "heddle profile" not in said
+
+
+def test_the_help_states_the_limits_that_the_code_has(capsys):
+    from inspect import signature
+
+    from heddle.app.commands import demo, replay
+    from heddle.app.driver import VOCABULARY
+    from heddle.app.lag import LIMIT
+
+    for command in (demo.run, replay.run):
+        assert f"above {LIMIT * 100:.0f} %" in " ".join((command.__doc__ or "").split())
+    assert signature(replay.run).parameters["vocabulary"].default == VOCABULARY
 
 
 def test_a_demo_refuses_a_model_of_the_environment_that_nobody_knows(monkeypatch):
