@@ -162,7 +162,7 @@ def clock_speed() -> float | None:
     """How fast the controller's clock runs; None where it does not answer."""
     try:
         return float(controller().health().clock_speed)
-    except ControllerError:
+    except (ControllerError, ValueError):  # a ValueError: a controller of other fields
         return None
 
 

@@ -119,7 +119,9 @@ def _whose(report: Report) -> str:
     named = [("run", report.run), ("rollout", row["rollout_id"]), ("group", row["group_id"])]
     named += [("sample", row["sample_index"]), ("task", row["task"])]
     said = " · ".join(f"{name} {value}" for name, value in named if value is not None)
-    return f"{said} · {theme.moment(row['start_ns'])}"
+    emulated = facts.fleet_time([report.clock_speed])
+    said += f" · {theme.moment(row['start_ns'])}"
+    return f"{said} ({emulated})" if emulated else said
 
 
 def _finding(report: Report) -> str:

@@ -58,6 +58,8 @@ class Report:
     moves: pl.DataFrame
     pieces: list[Piece]
     decisions: list[Decision]
+    clock_speed: float | None = None
+    """Of the fleet it ran on; other than 1, its times are fleet time."""
 
     @property
     def parts_ns(self) -> dict[str, int]:
@@ -83,6 +85,7 @@ class Report:
             "format": FORMAT,
             "run": self.run,
             "trajectory": self.trajectory,
+            "clock_speed": self.clock_speed,
             "summary": self.summary,
             "parts_ns": self.parts_ns,
             "steps": self.steps.to_dicts(),
@@ -115,7 +118,13 @@ def trajectory_report(client: Asks, run: str, trajectory: str) -> Report:
     )
     cut = pieces(steps, tools, moves, now_ns=_now_ns(summary, steps, tools))
     decided = _decisions(summary["start_ns"], steps, moves)
-    return Report(run, trajectory, summary, steps, tools, moves, cut, decided)
+    speed = _clock_speed(client, run, summary["rollout_id"])
+    return Report(run, trajectory, summary, steps, tools, moves, cut, decided, speed)
+
+
+def _clock_speed(client: Asks, run: str, rollout: str | None) -> float | None:
+    found = client.query("rollouts", run=run).filter(pl.col("rollout_id") == rollout)
+    return None if found.is_empty() else found["clock_speed"][0]
 
 
 def _now_ns(summary: dict[str, Any], *frames: pl.DataFrame) -> int:

@@ -63,7 +63,7 @@ def blame(blamed: pl.DataFrame, key: str, *, opens: bool = False) -> None:
         cards.table(shown, key, columns=BLAME, pick="key", on_pick=_open)
     else:
         cards.table(shown, key, columns=BLAME)
-    rest = int(blamed["gpu_ns"].sum() - top["gpu_ns"].sum())
+    rest = sum(blamed["gpu_ns"].to_list()) - sum(top["gpu_ns"].to_list())
     if rest:
         st.caption(f"{blamed.height - top.height} more share {theme.gpu_seconds(rest)}.")
 

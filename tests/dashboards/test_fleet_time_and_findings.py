@@ -61,8 +61,8 @@ def test_findings_and_blame_stand_on_the_overview_and_on_their_own_page(
         assert "Change: order=longest-first" in words
     at = opened("idle")
     longest = story.query("trajectories").sort("duration_s")["trajectory_id"][-1]
-    assert at.dataframe[0].value["key"][0] == longest
-    assert at.dataframe[0].value["percent"][0] == 50.0
+    blamed = at.dataframe[0].value
+    assert (blamed["key"].tolist()[0], blamed["percent"].tolist()[0]) == (longest, 50.0)
     split = story.query("efficiency").row(0, named=True)
     shown = {metric.label: metric.value for metric in at.metric}
     assert shown["Busy"] == f"{100 * split['busy_gpu_ns'] / split['total_gpu_ns']:.1f} %"

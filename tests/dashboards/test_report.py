@@ -102,3 +102,16 @@ def test_file_names_cannot_leave_their_folder(story: Story) -> None:
 def _rest(report: Any) -> list[Any]:
     names = ("summary", "steps", "tools", "moves", "pieces", "decisions")
     return [getattr(report, name) for name in names]
+
+
+@pytest.mark.parametrize("speed", [20.0, 1.0, None])
+def test_the_report_of_an_emulated_fleet_says_that_its_times_are_fleet_time(
+    speed: float | None,
+) -> None:
+    story = Story(("heddle",), trajectories=2)
+    for row in story.rows["rollouts"]:
+        row["clock_speed"] = speed
+    report = trajectory_report(story, RUN, _longest(story))
+    assert json.loads(report.to_json())["clock_speed"] == speed
+    shown = "emulated fleet, x20: times are fleet time" in report.to_html()
+    assert shown == (speed == 20.0)
