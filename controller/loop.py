@@ -19,7 +19,7 @@ import numpy as np
 
 from heddle.controller.beliefs import Beliefs, Seen
 from heddle.controller.clock import Clock
-from heddle.controller.core.decide import decide, decide_at_home
+from heddle.controller.core.decide import decide, decide_at_home, roams
 from heddle.controller.core.types import Move, Release, Snapshot, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
@@ -225,15 +225,15 @@ class Loop:
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""
         now_ns, home = self.clock.now_ns(), list[Trajectory]()
+        switches = self.switchboard.of(run)
         for trajectory in returned:
             if not trajectory.waiting or trajectory.moving:
                 continue
             worker = self.fleet.workers.get(trajectory.worker or "")
-            if worker is not None and worker.alive:
+            if worker is not None and worker.alive and not roams(switches):
                 home.append(self._fact(trajectory, now_ns))
             else:
                 self._undecided.setdefault(run, {})[trajectory] = None
-        switches = self.switchboard.of(run)
         releases = decide_at_home(home, self.beliefs.rates(run), switches) if home else []
         for release in releases:
             self._release(self.trajectories[release.trajectory], release, switches)

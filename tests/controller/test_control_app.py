@@ -231,7 +231,7 @@ async def test_the_client_speaks_the_whole_control_plane(stack, auth, tmp_path):
                 assert client.healthy()
                 begun = client.begin_rollout(wire.RolloutBegin(run="r", rollout="o"))
                 client.switch(preset="heddle", who="me", why="because")
-                with pytest.raises(ControllerRefused, match="choose one of heddle, .*verl"):
+                with pytest.raises(ControllerRefused, match=r"choose one of heddle, .*verl"):
                     client.switch(preset="nope", who="me")
                 names = [w.worker_id for w in client.workers()]
                 assert client.plan().plans == [begun]
