@@ -11,6 +11,7 @@ from browser.apptest import opened, said
 from browser.fake_explained import explain
 from browser.fake_rollouts import HOSTILE, Story, frame
 
+from heddle.controller.wire import Health
 from heddle.dashboards import client, facts
 from heddle.dashboards.views.idle import by_worker
 
@@ -137,3 +138,15 @@ def test_the_headline_and_numbers_are_asked_before_anything_long(
     assert asked[:4] == ["runs", "rollouts", "partition", "accounts"]
     assert asked.index("tail") < asked.index("trajectories") < asked.index("strips")
     assert asked[-2:] == ["findings", "blame"]
+
+
+def test_a_controller_that_says_nothing_of_its_clock_leaves_the_page(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old:
+        def health(self) -> Any:
+            return Health.model_validate({"ok": True})
+
+    answering(Story(("verl",), trajectories=2))
+    monkeypatch.setattr(client, "controller", Old)
+    assert client.clock_speed() is None
