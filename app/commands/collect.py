@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,11 +44,6 @@ def run(
     Tokens come from HEDDLE_COLLECT__INGEST_TOKEN, __QUERY_TOKEN, __SQL_TOKEN and __ADMIN_TOKEN, or
     from files named by the same with _FILE at the end.
     """
-    from heddle.app import checks
-    from heddle.app.collecting import collector_settings
-    from heddle.app.settings import load
-    from heddle.collector.service import serve
-
     flags = {
         "data": data,
         "host": host,
@@ -63,6 +58,15 @@ def run(
         "collect.tls_certificate": tls_certificate,
         "collect.tls_key": tls_key,
     }
+    _serve(flags)
+
+
+def _serve(flags: dict[str, Any]) -> None:
+    from heddle.app import checks
+    from heddle.app.collecting import collector_settings
+    from heddle.app.settings import load
+    from heddle.collector.service import serve
+
     settings = load(flags)
     checks.host(settings.host)
     checks.data(settings.data)
