@@ -10,6 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from browser.fake_explained import explain
 from browser.fake_rollouts import Story
 from browser.fake_services import TOKEN, Switchboard, collector_app, controller_app, served
 from browser.pages import chromium, streamlit
@@ -25,7 +26,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def story() -> Story:
     """Hostile where it can be: every name a span may carry is markup."""
-    return Story(("verl", "heddle"), trajectories=32, hostile=True)
+    story = explain(Story(("verl", "heddle"), trajectories=32, hostile=True))
+    for row in story.rows["rollouts"]:
+        row["makespan_s"] = 725.0
+    return story
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,11 @@ from starlette.routing import Route
 from heddle.collector import records
 
 TOKEN = "let-me-in"
+HEALTH = {
+    **dict.fromkeys(("workers", "alive", "trajectories", "held", "decision_failures"), 0),
+    **{"ok": True, "last_failure": "", "spans_dropped": 0},
+    **{"clock_origin_ns": START_NS, "clock_speed": 20.0},
+}
 FCFS = {
     "order": "fcfs",
     "admission": "none",
@@ -114,7 +119,7 @@ def controller_app(board: Switchboard) -> Starlette:
         return JSONResponse(board.audit)
 
     async def health(_: Request) -> Response:
-        return JSONResponse({"ok": True})
+        return JSONResponse(HEALTH)
 
     return Starlette(
         routes=[

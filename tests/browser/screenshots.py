@@ -1,61 +1,138 @@
 """Regenerates docs/screenshots/*.png, light and dark.
 
-`.venv/bin/python tests/browser/screenshots.py [page ...]`
+`.venv/bin/python tests/browser/screenshots.py [page ...]` draws a made-up story;
+`... --dashboard URL --collector URL [page ...]` takes them from a running stack, as `heddle demo`
+prints it: its latest run, last rollout, last trajectory to finish.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 from playwright.sync_api import Browser
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from browser.fake_rollouts import RUN, Story
+from browser.fake_explained import explain
+from browser.fake_rollouts import Story
 from browser.fake_services import TOKEN, Switchboard, collector_app, controller_app, served
 from browser.pages import ROOT, chromium, settle, streamlit
 
+from heddle.collector.client import CollectorClient
+from heddle.dashboards.facts import recorded_runs
 from heddle.dashboards.reports.trajectory import trajectory_report
 
 SHOTS = ROOT / "docs" / "screenshots"
-HEIGHTS = {"overview": 1700, "tail": 2000, "trajectory": 1250, "compare": 1350, "policies": 1250}
+HEIGHTS = {
+    "overview": 2100,
+    "idle": 1750,
+    "tail": 2000,
+    "trajectory": 1250,
+    "compare": 1350,
+    "policies": 1250,
+}
 
 
-def main(widths: tuple[int, ...] = (1280,)) -> None:
+@dataclass(frozen=True)
+class Scene:
+    """A dashboard, what to select on it, and the collector behind it."""
+
+    dashboard: str
+    store: Any
+    run: str
+    rollout: str
+    trajectory: str
+
+    def address(self, page: str) -> str:
+        """The page with the selection."""
+        path = "" if page == "overview" else page
+        chosen = {"run": self.run, "rollout": self.rollout, "trajectory": self.trajectory}
+        return f"{self.dashboard.rstrip('/')}/{path}?{urlencode(chosen)}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Every page at every width and theme, and the report as a browser shows it."""
-    story = Story()
-    longest = story.query("trajectories", rollout="rollout-4").sort("end_ns")["trajectory_id"][-1]
+    asked = _asked(words)
+    taken = _running(asked.dashboard, asked.collector) if asked.dashboard else _made_up()
+    with taken as scene, chromium() as browser:
+        asked.to.mkdir(parents=True, exist_ok=True)
+        for theme in ("light", "dark"):
+            for width in asked.widths:
+                for page in asked.pages or HEIGHTS:
+                    suffix = "" if width == 1280 else f"-{width}"
+                    path = asked.to / f"{page}-{theme}{suffix}.png"
+                    _shoot(browser, scene.address(page), path, theme, (width, HEIGHTS[page]))
+            report = trajectory_report(scene.store, scene.run, scene.trajectory).to_html()
+            _shoot_report(browser, report, asked.to / f"report-{theme}.png", theme)
+
+
+def _asked(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pages", nargs="*", help=f"of {', '.join(HEIGHTS)}; all when none is named")
+    parser.add_argument("--dashboard", help="address of a running dashboard")
+    parser.add_argument("--collector", default="http://127.0.0.1:4319", help="its collector")
+    parser.add_argument("--to", type=Path, default=SHOTS, help="the folder they are written to")
+    parser.add_argument("--widths", type=int, nargs="+", default=[1280])
+    asked = parser.parse_args(words)
+    if unknown := set(asked.pages) - HEIGHTS.keys():
+        parser.error(f"no page called {', '.join(sorted(unknown))}; choose of {', '.join(HEIGHTS)}")
+    return asked
+
+
+@contextmanager
+def _made_up() -> Generator[Scene]:
+    story = explain(Story())
     with (
         served(collector_app(story)) as collector,
         served(controller_app(Switchboard())) as controller,
         streamlit(collector, controller, TOKEN) as url,
-        chromium() as browser,
     ):
-        for theme in ("light", "dark"):
-            for width in widths:
-                for page in sys.argv[1:] or HEIGHTS:
-                    path = "" if page == "overview" else page
-                    address = f"{url}/{path}?run={RUN}&trajectory={longest}"
-                    _shoot(browser, address, page, theme, width)
-            report = trajectory_report(story, RUN, longest).to_html()  # type: ignore[arg-type]
-            _shoot_report(browser, report, theme)
+        yield scene_of(url, story)
 
 
-def _shoot(browser: Browser, address: str, name: str, theme: str, width: int) -> None:
-    size = {"width": width, "height": HEIGHTS[name]}
-    page = browser.new_page(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
+@contextmanager
+def _running(dashboard: str, collector: str) -> Generator[Scene]:
+    with CollectorClient(collector) as client:
+        yield scene_of(dashboard, client)
+
+
+def scene_of(dashboard: str, store: Any) -> Scene:
+    """The latest run's last rollout, and the trajectory it waited for."""
+    runs = recorded_runs(store.query("runs"))
+    rollouts = store.query("rollouts", run=runs[0]) if runs else store.query("rollouts")
+    if rollouts.is_empty():
+        sys.exit("the collector holds no rollout; run heddle demo first")
+    rollout = rollouts["rollout_id"][0]
+    ended = store.query("trajectories", run=runs[0], rollout=rollout).drop_nulls("end_ns")
+    if ended.is_empty():
+        sys.exit(f"no trajectory of rollout {rollout} has ended yet; wait for the first")
+    last = ended.sort("end_ns", "trajectory_id")["trajectory_id"][-1]
+    return Scene(dashboard, store, runs[0], rollout, last)
+
+
+def _shoot(browser: Browser, address: str, path: Path, theme: str, size: tuple[int, int]) -> None:
+    width, height = size
+    page = browser.new_page(
+        viewport={"width": width, "height": height},
+        color_scheme=theme,  # type: ignore[arg-type]
+    )
     page.goto(address, timeout=120_000)
     settle(page)
-    suffix = "" if width == 1280 else f"-{width}"
-    page.screenshot(path=SHOTS / f"{name}-{theme}{suffix}.png")
+    page.screenshot(path=path)
     page.close()
 
 
-def _shoot_report(browser: Browser, html: str, theme: str) -> None:
+def _shoot_report(browser: Browser, html: str, path: Path, theme: str) -> None:
     size = {"width": 1080, "height": 1100}
     page = browser.new_page(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
     page.set_content(html)
-    page.screenshot(path=SHOTS / f"report-{theme}.png", full_page=True)
+    page.screenshot(path=path, full_page=True)
     page.close()
 
 

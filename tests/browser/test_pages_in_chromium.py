@@ -42,6 +42,8 @@ def _open(page: Page, url: str, path: str = "", **address: str) -> list[str]:
         ("", "Where did the GPU time go?"),
         ("tail", "The long tail"),
         ("trajectory", "Trajectory"),
+        ("compare", "Compare"),
+        ("idle", "GPUs idle"),
         ("policies", "Policies"),
     ],
 )
@@ -52,6 +54,19 @@ def test_every_page_loads_and_asks_nobody_outside(
     expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
     assert page.locator('[data-testid="stException"]').count() == 0
     assert outside == []
+    expect(page.get_by_text("emulated fleet, x20: times are fleet time")).to_be_visible()
+
+
+def test_no_number_of_the_strip_is_cut_off(page: Page, dashboard: str) -> None:
+    _open(page, dashboard, "", run=RUN, rollout="rollout-1")
+    expect(page.get_by_text("12 min 05 s").first).to_be_visible()
+    values = page.locator('[data-testid="stMetricValue"], [data-testid="stMetricValue"] *')
+    cut_off = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"
+    assert values.count() >= 6
+    for width in (1280, 1400):
+        page.set_viewport_size({"width": width, "height": 1600})
+        page.wait_for_timeout(300)
+        assert values.evaluate_all(cut_off) == []
 
 
 def test_markup_in_span_text_is_shown_as_text(page: Page, browser: Browser) -> None:
