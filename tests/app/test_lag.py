@@ -127,3 +127,19 @@ def test_a_shorter_makespan_wins_and_equal_ones_are_a_draw():
     assert winner(sides(2.0, 1.0)) == "heddle"
     assert winner(sides(1.0, 2.0)) == "verl"
     assert winner(sides(1.0, 1.0)) == "draw"
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.04, False), (0.4, True), (None, True)])
+def test_a_replay_says_when_its_figures_do_not_count(capsys, monkeypatch, share, told):
+    from rich.console import Console
+
+    from heddle.app import show
+    from heddle.app.commands import replay
+
+    monkeypatch.setattr(show, "OUT", Console(width=100, highlight=False))
+    counts = dict.fromkeys(("trajectories", "steps", "tool_calls", "output_tokens"), 3)
+    held = {"run": "r", "makespan_s": 9.0, "host_lag": lag.judged(share), "errors": {}, **counts}
+
+    replay._report(held, counts, json=False)
+
+    assert ("these figures do not count" in capsys.readouterr().out) == told
