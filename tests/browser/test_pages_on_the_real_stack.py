@@ -89,7 +89,7 @@ def test_a_switch_made_in_the_page_is_in_force_in_the_real_controller(
 
     with ControllerClient(real.stack.controller_url) as controller:
         assert controller.switches(RUN).preset == "slime"
-        change = controller.audit()[-1]
+        change = max(controller.audit(), key=lambda entry: entry.version)
     assert (change.who, change.why) == ("ada", "long tail")
 
 
