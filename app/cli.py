@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from heddle.app.errors import AppError, MissingExtra
-from heddle.app.supervise import die_with_parent
+from heddle.app.orphans import die_with_parent
 
 if TYPE_CHECKING:
     import typer

@@ -1,8 +1,8 @@
 """How are the processes of a stack started, watched, and never left behind?
 
 Each child leads a process group of its own and logs to a file. Stopping takes KILL_S and no more: a
-request to all, then SIGKILL. `die_with_parent` is the other half: a process of ours that loses its
-parent, even to kill -9, ends by itself.
+request to all, then SIGKILL. The other half is in orphans.py: a process of ours that loses its
+parent ends by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,30 +23,13 @@ from typing import Any, Final
 import psutil
 
 from heddle.app.errors import ChildDied, NotHealthy
+from heddle.app.orphans import ORPHANS_END
 
-ORPHANS_END: Final = "HEDDLE_DIE_WITH_PARENT"
 ASK_S: Final = 1.8
 """The collector is asked when the controller has ended, and after this long in any case."""
 KILL_S: Final = 3.0
 """Who has not ended so long after the first request is killed; Ctrl-C may take 5 s in all."""
 TAIL_LINES: Final = 12
-
-
-def die_with_parent() -> None:
-    """End this process soon after its parent ends, if a supervisor started the family."""
-    if os.environ.get(ORPHANS_END):
-        parent = os.getppid()
-        threading.Thread(target=_watch, args=(parent,), name="heddle-orphan", daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    # Polled, because PR_SET_PDEATHSIG fires when the *thread* that forked ends, and engines are
-    # launched from threads of a pool.
-    while os.getppid() == parent:
-        time.sleep(0.4)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(3.0)
-    os._exit(1)
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

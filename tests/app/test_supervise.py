@@ -72,9 +72,7 @@ def test_sigterm_ends_the_block_as_ctrl_c_does(tmp_path):
 
 
 def test_a_process_of_ours_ends_when_its_parent_is_killed(tmp_path):
-    child = (
-        "from heddle.app.supervise import die_with_parent as d; d(); import time; time.sleep(60)"
-    )
+    child = "from heddle.app.orphans import die_with_parent as d; d(); import time; time.sleep(60)"
     parent = (
         "import subprocess, sys, time; "
         f"p = subprocess.Popen([sys.executable, '-c', {child!r}]); print(p.pid, flush=True); "

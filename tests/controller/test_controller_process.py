@@ -104,7 +104,7 @@ def test_killed_collector_and_killed_engine_cost_no_request_and_no_span(tmp_path
         collector.kill()
         collector.wait()
         begun = p.client().begin_rollout(wire.RolloutBegin(run="r", rollout="o", expected=64))
-        killer = threading.Timer(0.8, engines[0].kill)
+        killer = threading.Thread(target=_kill_when_busy, args=(engines[0], p.at("w0")))
         killer.start()
         result = played(p, [spec(i, tokens=1500) for i in range(64)], "o")
         killer.join()
@@ -120,6 +120,12 @@ def test_killed_collector_and_killed_engine_cost_no_request_and_no_span(tmp_path
     again = [s for s in steps if s["span_id"] != _first_attempt(s)]
     assert {s["worker_id"] for s in again} == {"w1"}
     assert again
+
+
+def _kill_when_busy(engine, url):
+    loads = f"{url}/v1/loads"
+    until(lambda: httpx.get(loads).json()["loads"][0]["num_running_reqs"] > 0)
+    engine.kill()
 
 
 def _answered(store, count):
