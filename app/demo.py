@@ -65,16 +65,23 @@ def run_demo(session: Session, options: DemoOptions, bar: Bar) -> dict[str, Any]
         "seed": options.seed,
         "emulated": {"system": fleet.system, "model": fleet.model, "speed": fleet.speed},
         "host_lag": whole,
-        "winner": winner(presets) if whole["trustworthy"] else None,
+        "winner": winner(presets),
         "presets": presets,
     }
 
 
-def winner(presets: Mapping[str, Mapping[str, Any]]) -> str:
-    """The preset with the shorter makespan, or "draw"."""
+def winner(presets: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The preset with the shorter makespan, "draw", or None where this machine's lag could decide.
+
+    Where lag is above its limit the shorter one must win even when all lag is taken off the
+    other's critical path and none off its own.
+    """
     took_s = {preset: said["makespan_s"] for preset, said in presets.items()}
     best = min(took_s, key=lambda preset: took_s[preset])
-    return "draw" if len(set(took_s.values())) == 1 else best
+    if all(said["host_lag"]["trustworthy"] for said in presets.values()):
+        return "draw" if len(set(took_s.values())) == 1 else best
+    others_s = [lag.without(took_s[p], presets[p]["host_lag"]) for p in presets if p != best]
+    return best if all(took_s[best] < other_s for other_s in others_s) else None
 
 
 def _rollout(

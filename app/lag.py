@@ -2,7 +2,8 @@
 
 Share of trajectory time that no engine, queue or tool accounts for: the `orchestrator` part of the
 `decomposition` query, plus what the driver's own tool waits came back late. On a machine that keeps
-up it is a few per cent; an engine whose sleeps are late while it decodes is not seen here.
+up it is a few per cent; an engine whose sleeps are late while it decodes is not seen here. On the
+critical path the same time, in seconds, is what a rollout would at most have been shorter by.
 """
 
 from __future__ import annotations
@@ -25,18 +26,32 @@ def host_lag(
     rows = collector.query("decomposition", run=run, rollout=rollout, by="rollout").to_dicts()
     total_ns = sum(row["duration_ns"] or 0 for row in rows)
     lost_ns = sum(row["orchestrator_ns"] or 0 for row in rows) + round(seen.late_s * 1e9)
-    return judged(min(lost_ns / total_ns, 1.0) if total_ns else None)
+    path = collector.query("critical_path", run=run, rollout=rollout).to_dicts()
+    waited_ns = sum(p["end_ns"] - p["start_ns"] for p in path if p["doing"] == "orchestrator")
+    # Which trajectory's late wake-ups lie on the path is not known: the mean stands for them.
+    late_s = seen.late_s / max(seen.trajectories, 1)
+    share = min(lost_ns / total_ns, 1.0) if total_ns else None
+    return judged(share, waited_ns / 1e9 + late_s if total_ns else None)
 
 
-def judged(share: float | None) -> dict[str, Any]:
+def judged(share: float | None, critical_s: float | None = None) -> dict[str, Any]:
     """What is measured, what is allowed, and the verdict; what is not measured is not trusted."""
-    return {"share": share, "limit": LIMIT, "trustworthy": share is not None and share <= LIMIT}
+    trusted = share is not None and share <= LIMIT
+    return {"share": share, "critical_s": critical_s, "limit": LIMIT, "trustworthy": trusted}
+
+
+def without(makespan_s: float, lag: Mapping[str, Any]) -> float:
+    """The makespan less all of this machine's lag on its critical path; 0 where unknown."""
+    critical_s = lag["critical_s"]
+    return 0.0 if critical_s is None else makespan_s - critical_s
 
 
 def worst(lags: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Of several rollouts that are compared: one that cannot be trusted spoils them all."""
-    shares = [lag["share"] for lag in lags]
-    return judged(None if None in shares else max(shares, default=None))
+    kept = list(lags)
+    if any(lag["share"] is None for lag in kept):
+        return judged(None)
+    return dict(max(kept, key=lambda lag: lag["share"], default=judged(None)))
 
 
 def sentence(lag: Mapping[str, Any], what: str) -> str | None:

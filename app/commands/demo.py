@@ -71,8 +71,12 @@ def _print(result: dict[str, Any], stack: Stack) -> None:
         title=f"Run {result['run']}: {verl['trajectories']} trajectories on {verl['gpus']} GPUs",
     )
     show.OUT.print(f"\nSpeed-up of heddle over verl: {gain:.2f}x ({VERDICT[result['winner']]}).")
-    if why := lag.sentence(result["host_lag"], "the comparison does"):
+    if result["winner"] is None and (
+        why := lag.sentence(result["host_lag"], "the comparison does")
+    ):
         show.OUT.print(why, markup=False, soft_wrap=True)
+    elif not result["host_lag"]["trustworthy"]:
+        show.OUT.print(_despite_lag(verl, heddle), soft_wrap=True)
     show.OUT.print(
         f"All of it is emulated: {fleet['model']} on {fleet['system']}, x{fleet['speed']:g}; "
         "no GPU was used, and the seconds are emulated seconds.",
@@ -93,6 +97,7 @@ def _facts(verl: dict[str, Any], heddle: dict[str, Any]) -> list[list[str]]:
         row("makespan (s)", "makespan_s", "{:,.1f}"),
         row("predicted makespan (s)", "predicted_makespan_s", "{:,.1f}"),
         ["host lag", *(_share(side["host_lag"]["share"]) for side in (verl, heddle)), ""],
+        ["host lag, critical path (s)", *(_path_s(side) for side in (verl, heddle)), ""],
         *([f"lower bound, {_spaced(n)} (s)", f"{s:,.1f}", f"{s:,.1f}", ""] for n, s in bounds),
         row("layout (GPUs a worker)", "layout", "{}"),
         row("trajectories", "trajectories"),
@@ -100,6 +105,19 @@ def _facts(verl: dict[str, Any], heddle: dict[str, Any]) -> list[list[str]]:
         row("tool calls", "tool_calls"),
         row("moves", "moves"),
     ]
+
+
+def _path_s(side: dict[str, Any]) -> str:
+    critical_s = side["host_lag"]["critical_s"]
+    return "-" if critical_s is None else f"{critical_s:,.1f}"
+
+
+def _despite_lag(*sides: dict[str, Any]) -> str:
+    slower = max(sides, key=lambda side: side["makespan_s"])
+    return (
+        f"This machine ran behind: up to {_path_s(slower)} s of the slower makespan are its own "
+        "lag. Who won stands all the same: it is the shorter one even without them."
+    )
 
 
 def _causes(verl: dict[str, Any], heddle: dict[str, Any]) -> list[list[str]]:

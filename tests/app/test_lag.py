@@ -19,6 +19,10 @@ class Store:
         self._frame = pl.DataFrame([row] if duration_ns is not None else [], schema=list(row))
 
     def query(self, name, **filters):
+        if name == "critical_path":
+            pieces = [("decode", 0, 7), ("orchestrator", 7, 9), ("tool", 9, 12)]
+            rows = [(doing, start * 10**9, end * 10**9) for doing, start, end in pieces]
+            return pl.DataFrame(rows, schema=["doing", "start_ns", "end_ns"], orient="row")
         assert (name, filters["by"]) == ("decomposition", "rollout")
         return self._frame
 
@@ -37,9 +41,16 @@ class Store:
 def test_lag_is_the_orchestrators_share_and_what_tool_waits_came_back_late(
     duration_ns, orchestrator_ns, late_s, share, trusted
 ):
-    said = lag.host_lag(Store(duration_ns, orchestrator_ns), "r", "o", DriveResult(late_s=late_s))
+    said = lag.host_lag(
+        Store(duration_ns, orchestrator_ns), "r", "o", DriveResult(late_s=late_s, trajectories=1)
+    )
 
-    assert said == {"share": pytest.approx(share), "limit": lag.LIMIT, "trustworthy": trusted}
+    assert said == {
+        "share": pytest.approx(share),
+        "critical_s": 2.0 + late_s,
+        "limit": lag.LIMIT,
+        "trustworthy": trusted,
+    }
 
 
 def test_what_could_not_be_measured_is_not_trusted():
@@ -67,6 +78,28 @@ def test_the_sentence_says_how_much_that_it_does_not_count_and_what_to_do():
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("critical_s", "won"), [((0.0, 50.0), "heddle"), ((99.0, 0.0), "heddle"), ((101.0, 0.0), None)]
+)
+def test_a_lead_that_the_other_ones_lag_cannot_explain_stands(critical_s, won):
+    took_s = {"verl": 400.0, "heddle": 300.0}
+    presets = {
+        name: {"makespan_s": took_s[name], "host_lag": lag.judged(0.4, lost_s)}
+        for name, lost_s in zip(took_s, critical_s, strict=True)
+    }
+
+    assert winner(presets) == won
+
+
+def test_a_lag_that_nobody_measured_decides_nothing():
+    presets = {
+        name: {"makespan_s": took_s, "host_lag": lag.judged(None)}
+        for name, took_s in (("verl", 400.0), ("heddle", 300.0))
+    }
+
+    assert winner(presets) is None
+
+
 def result(share, makespans=(365.0, 358.0)):
     sides = {}
     for name, makespan_s in zip(("verl", "heddle"), makespans, strict=True):
@@ -77,14 +110,14 @@ def result(share, makespans=(365.0, 358.0)):
             **dict.fromkeys(("trajectories", "steps", "tool_calls", "moves", "gpus"), 2),
             "gpu_ns": {"busy_decode": 10**9},
             "lower_bounds_s": {"work": 100.0},
-            "host_lag": lag.judged(share),
+            "host_lag": lag.judged(share, 100.0 * share),
         }
-    whole = lag.judged(share)
+    whole = lag.judged(share, 100.0 * share)
     return {
         "run": "demo-1",
         "emulated": {"model": "m", "system": "s", "speed": 20.0},
         "host_lag": whole,
-        "winner": winner(sides) if whole["trustworthy"] else None,
+        "winner": winner(sides),
         "presets": sides,
     }
 
@@ -110,6 +143,14 @@ def test_a_demo_on_a_machine_that_kept_up_names_the_winner(capsys, monkeypatch):
     assert "ran behind" not in said
 
 
+def test_a_demo_that_is_won_all_the_same_says_so(capsys, monkeypatch):
+    said = printed(capsys, monkeypatch, result(0.3, makespans=(365.0, 250.0)))
+
+    assert "1.46x (heddle won)" in said
+    assert "up to 30.0 s of the slower makespan" in said
+    assert "does not count" not in said
+
+
 def test_a_demo_on_a_machine_that_ran_behind_names_none(capsys, monkeypatch):
     said = printed(capsys, monkeypatch, result(0.68))
 
@@ -122,7 +163,9 @@ def test_a_demo_on_a_machine_that_ran_behind_names_none(capsys, monkeypatch):
 
 def test_a_shorter_makespan_wins_and_equal_ones_are_a_draw():
     def sides(verl, heddle):
-        return {"verl": {"makespan_s": verl}, "heddle": {"makespan_s": heddle}}
+        kept_up = lag.judged(0.01, 0.5)
+        took_s = {"verl": verl, "heddle": heddle}
+        return {p: {"makespan_s": s, "host_lag": kept_up} for p, s in took_s.items()}
 
     assert winner(sides(2.0, 1.0)) == "heddle"
     assert winner(sides(1.0, 2.0)) == "verl"
@@ -138,7 +181,13 @@ def test_a_replay_says_when_its_figures_do_not_count(capsys, monkeypatch, share,
 
     monkeypatch.setattr(show, "OUT", Console(width=100, highlight=False))
     counts = dict.fromkeys(("trajectories", "steps", "tool_calls", "output_tokens"), 3)
-    held = {"run": "r", "makespan_s": 9.0, "host_lag": lag.judged(share), "errors": {}, **counts}
+    held = {
+        "run": "r",
+        "makespan_s": 9.0,
+        "host_lag": lag.judged(share),
+        "errors": {},
+        **counts,
+    }
 
     replay._report(held, counts, json=False)
 
