@@ -112,6 +112,14 @@ def command_reference() -> str:
     return "\n".join(parts)
 
 
+def levers() -> str:
+    """Every choice with its policies, from the table the switches are checked against."""
+    from heddle.controller.core.policies import KNOWN
+
+    rows = ([choice, ", ".join(f"`{name}`" for name in names)] for choice, names in KNOWN.items())
+    return table(["choice", "policies"], rows)
+
+
 def queries() -> str:
     """Every named query with its filters, and its columns with their units."""
     catalog = importlib.import_module("heddle.collector.queries.catalog")
