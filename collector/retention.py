@@ -1,8 +1,9 @@
 """How does old data go, by age, by size and by name, so that the disk is really free again?
 
-What is sealed goes by deleting its file; what is still in the database goes row by row, and the
-next compaction gives its space back. Sums go with the spans they were computed from. Age is the
-time the collector received a span, by its own clock: a sped-up fleet stamps times of its own.
+What is sealed goes by deleting its file; what is still in the database goes row by row, and later
+spans use its space again: the database file itself does not shrink. Sums go with the spans they
+were computed from. Age is the time the collector received a span, by its own clock: a sped-up fleet
+stamps times of its own.
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ def _gather(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         " e AS (SELECT rollout_id, max(end_ns) AS last_ns, median(end_ns) AS middle_ns,"
         " arg_max(trajectory_id, end_ns) AS last_trajectory,"
         " sum(CAST(truncated AS INTEGER)) / count(*) AS truncated_share,"
-        " count(*) * max(end_ns) - sum(end_ns) AS wait_ns FROM t GROUP BY rollout_id),"
+        # Six trajectories' UTC nanoseconds together no longer fit 64 bits.
+        " CAST(count(*) AS HUGEINT) * max(end_ns) - sum(end_ns) AS wait_ns"
+        " FROM t GROUP BY rollout_id),"
         " r AS (SELECT rollout_id, start_ns, makespan_s,"
         " (lead(start_ns) OVER (ORDER BY start_ns) - start_ns) / 1e9 AS step_s"
         " FROM rollouts WHERE run_id = ?)"

@@ -324,3 +324,33 @@ def test_headers_name_the_trajectory_for_the_controller():
     assert "X-Heddle-Task" not in headers
     trace, span = ids.trace_id("run", "t1"), ids.trajectory_span_id("run", "t1")
     assert headers["traceparent"] == f"00-{trace}-{span}-01"
+
+
+def test_the_wait_for_the_last_one_is_summed_over_utc_nanoseconds(collector):
+    now_s, sent = 1_795_000_000, collector.emitter()
+    for index in range(8):
+        sent.emit(
+            "invoke_agent a",
+            trace_id=ids.trace_id("run", f"t{index}"),
+            span_id=ids.trajectory_span_id("run", f"t{index}"),
+            start_ns=now_s * S,
+            end_ns=(now_s + 10 + index) * S,
+            attributes={
+                **RUN,
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.conversation.id": f"t{index}",
+            },
+        )
+    sent.emit(
+        "heddle.rollout",
+        **ROLLOUT,
+        start_ns=now_s * S,
+        end_ns=(now_s + 17) * S,
+        attributes={**RUN, "gen_ai.operation.name": "heddle.rollout"},
+    )
+    assert sent.flush()
+
+    waited = collector.query("gather", run="run").row(0, named=True)
+
+    assert waited["last_trajectory"] == "t7"
+    assert waited["trajectory_wait_s"] == sum(range(8))
