@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,6 +41,12 @@ def run(
     model: options.Model = None,
     system: options.System = None,
     first_port: Annotated[int | None, typer.Option(help="Of the first engine launched.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A host name clients may call it by; repeat.")
+    ] = None,
+    open_registration: Annotated[
+        bool, typer.Option(help="Let engines register without the token, as at SGLang's router.")
+    ] = False,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
@@ -52,10 +58,14 @@ def run(
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port}
     settings = load({"host": host, "data": data, **fleet, **there, **ports})
-    _serve(settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed))
+    doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
+    clock = Clock(clock_origin_ns, clock_speed)
+    _serve(settings, worker or [], launch_template or "", clock, doors)
 
 
-def _serve(settings: Settings, workers: list[str], template: str, clock: Clock) -> None:
+def _serve(
+    settings: Settings, workers: list[str], template: str, clock: Clock, doors: dict[str, Any]
+) -> None:
     from heddle.app import checks, show
     from heddle.app.errors import PortInUse
     from heddle.app.settings import token_in_file
@@ -85,5 +95,6 @@ def _serve(settings: Settings, workers: list[str], template: str, clock: Clock) 
             system=settings.fleet.system,
             first_port=settings.ports.engines,
             clock=clock,
+            **doors,
         )
     )

@@ -71,3 +71,20 @@ def test_a_missing_library_names_the_extra_that_brings_it(tmp_path):
     assert ended.returncode == 2
     assert "pip install 'heddle-rollout[serve]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_control_opens_only_the_doors_it_is_told_to(monkeypatch, tmp_path):
+    from heddle.app.commands import control
+    from heddle.app.supervise import free_port
+    from heddle.controller import service
+
+    served = []
+    monkeypatch.setattr(service, "serve", served.append)
+    control.run(port=free_port(), data=tmp_path)
+    control.run(
+        port=free_port(), data=tmp_path, allow_host=["heddle.cluster"], open_registration=True
+    )
+
+    shut, opened = served
+    assert (shut.allowed_hosts, shut.open_registration) == (frozenset(), False)
+    assert (opened.allowed_hosts, opened.open_registration) == ({"heddle.cluster"}, True)
