@@ -8,39 +8,47 @@ standard library only, Python 3.10.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
+from heddle.collector.otlp_sender import OtlpSender, Sender
+from heddle.collector.span_bytes import Envelope, span_bytes
 
 # The SDK's own 2048 lost 6,443 of 20,000 spans in a burst; 65,536 lost none.
 QUEUE_SPANS: Final = 65_536
 BATCH_SPANS: Final = 2_048
 DELAY_MS: Final = 200
 SEND_TIMEOUT_S: Final = 10
-_SCOPE: Final = InstrumentationScope("heddle", c.VERSION)
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_INT64: Final = 1 << 63
+_SAMPLED: Final = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+class _Encoded:
+    """What the SDK's queue holds instead of a span: its bytes. It looks at the context only."""
+
+    __slots__ = ("body",)
+    context = _SAMPLED
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
 
 
 class _Counted(SpanExporter):
     """Passes batches on and keeps count of how many spans are still queued and how many failed."""
 
-    def __init__(self, inner: SpanExporter) -> None:
-        self._inner = inner
+    def __init__(self, envelope: Envelope, sender: Sender) -> None:
+        self._envelope = envelope
+        self._sender = sender
         self._lock = threading.Lock()
         self._ended = False
         self.queued = 0
@@ -61,22 +69,22 @@ class _Counted(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send one batch; a refused batch counts as dropped."""
-        result = SpanExportResult.FAILURE
+        taken = False
         try:
-            result = self._inner.export(spans)
+            bodies = (cast("_Encoded", span).body for span in spans)
+            taken = self._sender.send(self._envelope.request(bodies))
         finally:
             with self._lock:
                 self.queued -= len(spans)
-                if result is not SpanExportResult.SUCCESS:
-                    self.dropped += len(spans)
-        return result
+                self.dropped += 0 if taken else len(spans)
+        return SpanExportResult.SUCCESS if taken else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
         """Give up on a request under way."""
-        # Asked twice, by us and by the processor; the exporter would warn of the second time.
+        # Asked twice, by us and by the processor.
         if not self._ended:
             self._ended = True
-            self._inner.shutdown()
+            self._sender.shutdown()
 
 
 class Emitter:
@@ -90,12 +98,15 @@ class Emitter:
         instance: str | None = None,
         resource: Mapping[str, Any] | None = None,
         token: str | None = None,
-        exporter: SpanExporter | None = None,
+        sender: Sender | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else None
-        url = endpoint.rstrip("/") + "/v1/traces"
+        name = instance or f"{socket.gethostname()}-{os.getpid()}"
+        own = {"service.name": service, "service.instance.id": name}
+        # Resource.create adds what OTEL_RESOURCE_ATTRIBUTES and the SDK say of this process.
+        said = Resource.create({**own, **_plain(resource or {})}).attributes
         self._sender = _Counted(
-            exporter or OTLPSpanExporter(url, headers=headers, timeout=SEND_TIMEOUT_S)
+            Envelope(said, "heddle", c.VERSION),
+            sender or OtlpSender(endpoint, token=token, limit_s=SEND_TIMEOUT_S),
         )
         self._processor = BatchSpanProcessor(
             self._sender,
@@ -103,9 +114,6 @@ class Emitter:
             max_export_batch_size=BATCH_SPANS,
             schedule_delay_millis=DELAY_MS,
         )
-        name = instance or f"{socket.gethostname()}-{os.getpid()}"
-        own = {"service.name": service, "service.instance.id": name}
-        self._resource = Resource.create({**own, **_clean(resource or {})})
         self._closed = False
         # A script that ends without close() keeps its last spans; a dead Emitter is not held alive.
         atexit.register(_send_the_rest, weakref.ref(self))
@@ -129,13 +137,13 @@ class Emitter:
     ) -> None:
         """Queue one finished span; `error` sets its status and `error.type`."""
         try:
-            span = self._span(
+            body = span_bytes(
                 name, trace_id, span_id, parent_span_id, start_ns, end_ns, attributes, error
             )
             if self._closed:
                 self._sender.lose()
             elif self._sender.admit():
-                self._processor.on_end(span)
+                self._processor.on_end(cast("ReadableSpan", _Encoded(body)))
         except Exception:  # noqa: BLE001 (a trainer must not fail for its telemetry; counted)
             self._sender.lose()
 
@@ -185,42 +193,11 @@ class Emitter:
             self._closed = True
             self._processor.shutdown()
 
-    def _span(
-        self,
-        name: str,
-        trace_id: str,
-        span_id: str,
-        parent_span_id: str | None,
-        start_ns: int,
-        end_ns: int,
-        attributes: Mapping[str, Any],
-        error: str | None,
-    ) -> ReadableSpan:
-        known = _clean(attributes)
-        if error:
-            known["error.type"] = error
-        return ReadableSpan(
-            name,
-            _context(trace_id, span_id),
-            _context(trace_id, parent_span_id) if parent_span_id else None,
-            self._resource,
-            known,
-            kind=SpanKind.INTERNAL,
-            status=Status(StatusCode.ERROR, error) if error else Status(StatusCode.UNSET),
-            start_time=start_ns,
-            end_time=end_ns,
-            instrumentation_scope=_SCOPE,
-        )
-
 
 def _send_the_rest(emitter: weakref.ref[Emitter]) -> None:
     alive = emitter()
     if alive is not None:
         alive.finish_at_exit()
-
-
-def _context(trace_id: str, span_id: str) -> SpanContext:
-    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
 
 
 def _within(timeout_s: float, call: Callable[[], Any]) -> bool:
@@ -231,20 +208,7 @@ def _within(timeout_s: float, call: Callable[[], Any]) -> bool:
     return not thread.is_alive()
 
 
-def _clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What OTLP can carry: one value it cannot would lose the whole batch it travels in."""
-    return {str(k): _value(v) for k, v in attributes.items() if v is not None}
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, bool | float | bytes):
-        return value
-    if isinstance(value, int):
-        return value if -_INT64 <= value < _INT64 else str(value)
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, Mapping):
-        return json.dumps(value, default=str)
-    if isinstance(value, Sequence | set | frozenset):
-        return [_value(v) for v in value]
-    return str(value)
+def _plain(resource: Mapping[str, Any]) -> dict[str, str | bool | int | float]:
+    """What the SDK takes as a resource's attribute; the rest as text."""
+    known = {str(k): v for k, v in resource.items() if v is not None}
+    return {k: v if isinstance(v, str | bool | int | float) else str(v) for k, v in known.items()}

@@ -40,7 +40,7 @@ from heddle.controller.loop import Loop
 from heddle.controller.predictors import Predictors
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
-from heddle.controller.spool import SpoolingExporter
+from heddle.controller.spool import Spool
 from heddle.controller.switches import Switchboard
 from heddle.controller.sync import WeightSyncs
 from heddle.models.registry import Registry
@@ -277,12 +277,12 @@ def _emitter(config: ControllerConfig) -> Emitter | None:
     spool = None
     if config.data_dir is not None:
         token = config.collector_token
-        spool = SpoolingExporter(config.collector, config.data_dir / "spool", token=token)
+        spool = Spool(config.collector, config.data_dir / "spool", token=token)
     return Emitter(
         config.collector,
         service="heddle-controller",
         token=config.collector_token,
-        exporter=spool,
+        sender=spool,
     )
 
 

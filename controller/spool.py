@@ -10,24 +10,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from heddle.collector.otlp_sender import AGAIN, OtlpPost
 
 SPOOL_BYTES: Final = 512 << 20
 """About 700,000 spans of 750 bytes: a minute and more of 10,000 a second."""
 RETRY_S: Final = 1.0
 TIMEOUT_S: Final = 5.0
-_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class SpoolingExporter(SpanExporter):
+class Spool:
     """OTLP over HTTP, or a file when that does not work now."""
 
     def __init__(
@@ -39,10 +33,9 @@ class SpoolingExporter(SpanExporter):
         limit_bytes: int = SPOOL_BYTES,
         retry_s: float = RETRY_S,
     ) -> None:
-        self._url = urlsplit(endpoint.rstrip("/") + "/v1/traces")
-        self._headers = {"Content-Type": "application/x-protobuf"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        # One link for each of the two threads that send: new batches, and those that waited.
+        self._fresh = OtlpPost(endpoint, token=token)
+        self._late = OtlpPost(endpoint, token=token)
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._limit = limit_bytes
@@ -61,31 +54,28 @@ class SpoolingExporter(SpanExporter):
         """Bytes that wait for the collector."""
         return self._bytes
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send one batch, or keep it for later."""
-        body = encode_spans(spans).SerializeToString()
+    def send(self, body: bytes) -> bool:
+        """Send one batch, or keep it for later; False when neither was possible."""
         # What waits goes first: the store copes with any order, a reader of it less so.
-        away = self._files or time.monotonic() - self._failed_s < self._retry_s
-        status = None if away else self._post(body)
-        if status is None or status in _AGAIN:
+        recent = time.monotonic() - self._failed_s < self._retry_s
+        away = self._files or recent or self._ended.is_set()
+        status = None if away else self._post(self._fresh, body)
+        if status is None or status in AGAIN:
             return self._keep(body)
-        return SpanExportResult.SUCCESS if status < 300 else SpanExportResult.FAILURE
+        return status < 300
 
     def shutdown(self) -> None:
         """One last try for what waits; the rest is there at the next start."""
         if not self._ended.is_set():
             self._ended.set()
             self._thread.join(TIMEOUT_S)
+            self._fresh.close()
+            self._late.close()
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Whether nothing waits any more."""
-        _ = timeout_millis
-        return not self._files
-
-    def _keep(self, body: bytes) -> SpanExportResult:
+    def _keep(self, body: bytes) -> bool:
         with self._lock:
             if self._bytes + len(body) > self._limit:
-                return SpanExportResult.FAILURE
+                return False
             self._number += 1
             path = self._folder / f"{self._number:012d}.otlp"
             try:
@@ -93,10 +83,10 @@ class SpoolingExporter(SpanExporter):
                 part.write_bytes(body)
                 part.replace(path)
             except OSError:
-                return SpanExportResult.FAILURE
+                return False
             self._files.append(path)
             self._bytes += len(body)
-        return SpanExportResult.SUCCESS
+        return True
 
     def _drain(self) -> None:
         while not self._ended.wait(self._retry_s):
@@ -110,8 +100,8 @@ class SpoolingExporter(SpanExporter):
                 body = path.read_bytes()
             except OSError:
                 body = b""
-            status = self._post(body) if body else 0
-            if status is None or status in _AGAIN:
+            status = self._post(self._late, body) if body else 0
+            if status is None or status in AGAIN:
                 return
             with self._lock:
                 self._files.pop(0)
@@ -119,18 +109,8 @@ class SpoolingExporter(SpanExporter):
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _post(self, body: bytes) -> int | None:
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        link = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT_S)
-        try:
-            link.request("POST", self._url.path, body, self._headers)
-            reply = link.getresponse()
-            reply.read()
-        except (OSError, HTTPException):
+    def _post(self, link: OtlpPost, body: bytes) -> int | None:
+        status, _ = link.post(body)
+        if status is None or status in AGAIN:
             self._failed_s = time.monotonic()
-            return None
-        finally:
-            link.close()
-        if reply.status in _AGAIN:
-            self._failed_s = time.monotonic()
-        return reply.status
+        return status

@@ -2,75 +2,27 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp_server import OtlpServer
 
 from heddle.collector.tracing import Emitter
-from heddle.controller.spool import SpoolingExporter
+from heddle.controller.spool import Spool
 
 RETRY_S = 0.05
 
 
-class Collector:
-    """Takes spans on a fixed port, or refuses them with `status`, or is away."""
-
-    def __init__(self) -> None:
-        self.spans: list[str] = []
-        self.status = 200
-        self.port = 0
-        self._server: ThreadingHTTPServer | None = None
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                raw = self.rfile.read(int(self.headers["Content-Length"]))
-                if outer.status == 200:
-                    told = ExportTraceServiceRequest.FromString(raw)
-                    outer.spans += [
-                        s.name
-                        for r in told.resource_spans
-                        for scope in r.scope_spans
-                        for s in scope.spans
-                    ]
-                self.send_response(outer.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
-
-
 @pytest.fixture
 def collector():
-    made = Collector()
+    made = OtlpServer()
     yield made
     made.stop()
 
 
 def emitter(collector, folder, **how):
-    spool = SpoolingExporter(collector.url, folder, retry_s=RETRY_S, **how)
-    return Emitter(collector.url, service="test", exporter=spool), spool
+    spool = Spool(collector.url, folder, retry_s=RETRY_S, **how)
+    return Emitter(collector.url, service="test", sender=spool), spool
 
 
 def emit(to, names):

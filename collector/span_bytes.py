@@ -1,0 +1,158 @@
+"""How does a finished span become OTLP bytes without an object for each of its attributes?
+
+Protobuf allows it: a message's bytes followed by more of its fields are the message with those
+fields. So a span is its head followed by attributes, most of which come again and again and are
+encoded once; a request is its resource and scope followed by spans. 20 attributes cost about 15 us
+where the SDK's encoder takes 170, in a thread that keeps the interpreter from the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+# 20,000 of at most 256 bytes are about 8 MB; long values hardly ever come twice.
+REMEMBERED: Final = 20_000
+LONGEST: Final = 256
+_INT64: Final = 1 << 63
+# "Whether the parent is remote is known" (it is not remote), as the SDK sends it.
+_FLAGS: Final = 0x100
+_FIELD_1: Final = b"\x0a"
+_FIELD_2: Final = b"\x12"
+_ATTRIBUTE: Final = b"\x4a"
+_INT_VALUE: Final = b"\x18"
+_SMALL: Final = [bytes([n]) for n in range(0x80)]
+_pairs: Final[dict[tuple[str, type, str | bool], bytes]] = {}
+_keys: Final[dict[str, bytes]] = {}
+_doubles: Final[dict[str, bytes]] = {}
+_double: Final = struct.Struct("<d")
+
+
+def span_bytes(
+    name: str,
+    trace_id: str,
+    span_id: str,
+    parent_span_id: str | None,
+    start_ns: int,
+    end_ns: int,
+    attributes: Mapping[str, Any],
+    error: str | None,
+) -> bytes:
+    """A Span message; None values are left out, ValueError for ids that are no hex."""
+    head = Span(
+        trace_id=bytes.fromhex(trace_id),
+        span_id=bytes.fromhex(span_id),
+        parent_span_id=bytes.fromhex(parent_span_id or ""),
+        flags=_FLAGS,
+        name=name,
+        kind=Span.SPAN_KIND_INTERNAL,
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=end_ns,
+        status=Status(code=Status.STATUS_CODE_ERROR, message=error) if error else Status(),
+    )
+    parts = [_pair(str(key), value) for key, value in attributes.items() if value is not None]
+    if error:
+        parts.append(_pair("error.type", error))
+    return b"".join([head.SerializeToString(), *parts])
+
+
+class Envelope:
+    """The resource and the scope that spans of one sender share."""
+
+    def __init__(self, resource: Mapping[str, Any], scope: str, version: str) -> None:
+        pairs = [KeyValue(key=k, value=_value(v)) for k, v in resource.items() if v is not None]
+        self._resource = _field(_FIELD_1, Resource(attributes=pairs).SerializeToString())
+        said = InstrumentationScope(name=scope, version=version)
+        self._scope = _field(_FIELD_1, said.SerializeToString())
+
+    def request(self, spans: Iterable[bytes]) -> bytes:
+        """An ExportTraceServiceRequest of those Span messages."""
+        scoped = b"".join([self._scope, *(_field(_FIELD_2, span) for span in spans)])
+        return _field(_FIELD_1, self._resource + _field(_FIELD_2, scoped))
+
+
+def _pair(key: str, value: Any) -> bytes:
+    """One attribute as the field of a span."""
+    kind = type(value)
+    if kind is float:
+        # The eight bytes of the number come last, whatever it is.
+        head = _doubles.get(key) or _remember(_doubles, key, _encoded(key, value)[:-8])
+        return head + _double.pack(value)
+    if kind is int and -_INT64 <= value < _INT64:
+        number = _varint(value if value >= 0 else value + (1 << 64))
+        return _field(_ATTRIBUTE, _key(key) + _field(_FIELD_2, _INT_VALUE + number))
+    if kind is list and len(value) == 1 and type(value[0]) is str:
+        return _remembered((key, list, value[0]), value)
+    if kind is bool or (kind is str and len(value) <= LONGEST):
+        return _remembered((key, kind, value), value)
+    return _encoded(key, value)
+
+
+def _remembered(name: tuple[str, type, str | bool], value: Any) -> bytes:
+    """What was encoded before: short texts and flags come again and again."""
+    known = _pairs.get(name)
+    if known is None:
+        known = _encoded(name[0], value)
+        if len(known) <= LONGEST:
+            _remember(_pairs, name, known)
+    return known
+
+
+def _key(key: str) -> bytes:
+    return _keys.get(key) or _remember(_keys, key, KeyValue(key=key).SerializeToString())
+
+
+def _remember(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
+    if len(where) >= REMEMBERED:
+        where.clear()
+    where[name] = encoded
+    return encoded
+
+
+def _encoded(key: str, value: Any) -> bytes:
+    return Span(attributes=[KeyValue(key=key, value=_value(value))]).SerializeToString()
+
+
+def _value(value: Any) -> AnyValue:
+    """What OTLP can carry: one value it cannot would lose the whole batch it travels in."""
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, bytes):
+        return AnyValue(bytes_value=value)
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return AnyValue(int_value=value)
+    if isinstance(value, Mapping):
+        value = json.dumps(value, default=str)
+    elif isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):
+        return AnyValue(array_value=ArrayValue(values=[_value(v) for v in value if v is not None]))
+    return AnyValue(string_value=str(value).encode("utf-8", "replace").decode())
+
+
+def _field(tag: bytes, body: bytes) -> bytes:
+    """A field that holds those bytes: tag, length, bytes."""
+    return b"".join((tag, _varint(len(body)), body))
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; the top bit says that more follow."""
+    if number < 0x80:
+        return _SMALL[number]
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
