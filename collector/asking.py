@@ -93,7 +93,7 @@ def _answer(store: Store, name: str, request: Request) -> Response:
     filters = {key: params.getlist(key) for key in params}
     try:
         asked = find(name)
-        with store.reading() as cursor:
+        with store.reading(fresh=False) as cursor:
             return _arrow(asked.answer(cursor, filters))
     except UnknownQuery as unknown:
         return error(404, str(unknown))

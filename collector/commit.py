@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heddle.collector import conventions as c
+from heddle.collector.arrivals import Arrivals
 from heddle.collector.columns import SCHEMA, Flood
 from heddle.collector.floods import Change, Folds
 from heddle.collector.keys import UNKNOWN, Ends, Hashes, Keys, hashes_of
 from heddle.collector.rollups import delete_touching, touching
 
 _INSERT: Final = (
-    "INSERT INTO {table} BY NAME "
-    "SELECT {columns}, attrs::JSON::VARIANT AS attrs FROM incoming;" + touching("incoming")
+    "INSERT INTO {table} BY NAME SELECT {columns}, attrs::JSON::VARIANT AS attrs FROM incoming;"
 )
 _DELETE: Final = (
     "DELETE FROM {table} USING incoming i "
@@ -55,6 +55,7 @@ class Committer:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._keys = Keys()
+        self.arrivals = Arrivals()
         self.folds = Folds(connection)
         self._open: set[int] = set()
         self._recall()
@@ -63,13 +64,15 @@ class Committer:
         """Store *table* (columns.SCHEMA) durably; how many rows were new or replaced older ones."""
         work = self._sift(table, floods)
         con = self._connection
+        number = self.arrivals.add(work.spans)
         con.begin()
         try:
             if heartbeat:
                 con.execute("UPDATE heartbeat SET at_ns = ?", [time.time_ns()])
-            self._write(work)
+            self._write(work, number)
             con.commit()
         except BaseException:
+            self.arrivals.drop(number)
             _roll_back(con)
             raise
         self._keys.put(work.keys, work.ends)
@@ -82,21 +85,23 @@ class Committer:
         """Close the writer's cursor."""
         self._connection.close()
 
-    def _write(self, work: _Work) -> None:
+    def _write(self, work: _Work, number: int) -> None:
         if not work.folds.is_empty:
             self.folds.write(work.folds)
+        note = touching("incoming", number)
+        # A replaced span may not be taken off the sums; a marker is none of them.
         steps = (
-            (work.replaced, _DELETE.format(table="spans")),
-            (work.spans, _insert("spans", work.spans)),
-            (work.closed, _DELETE.format(table="markers")),
-            (work.markers, _insert("markers", work.markers)),
+            (work.replaced, _DELETE.format(table="spans"), None),
+            (work.spans, _insert("spans", work.spans) + note, number),
+            (work.closed, _DELETE.format(table="markers"), number),
+            (work.markers, _insert("markers", work.markers) + note, number),
         )
-        for rows, statement in steps:
+        for rows, statement, touched in steps:
             if rows.num_rows:
                 self._connection.register("incoming", rows)
                 try:
                     if statement.startswith("DELETE"):
-                        delete_touching(self._connection, statement)
+                        delete_touching(self._connection, statement, touched)
                     else:
                         self._connection.execute(statement)
                 finally:

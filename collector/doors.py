@@ -94,7 +94,7 @@ async def _run(request: Request, what: Answering) -> Response:
 
 
 def _select(store: Store, asked: dict[str, Any], limits: Limits) -> Response:
-    with store.reading() as cursor:
+    with store.reading(fresh=False) as cursor:
         found = select(cursor, _text(asked, "sql"), limits)
     headers = {TOTAL_HEADER: str(found.table.num_rows)}
     if found.truncated:

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import duckdb
 
+from heddle.collector.rollups import SUMS
 from heddle.collector.sealed import publish, reading
 from heddle.collector.sealing import write
 from heddle.collector.store import Store
 
 _OF: Final = "run_id = ? AND rollout_id IS NOT DISTINCT FROM ?"
-_ROLLED: Final = ("rolled_trajectories", "rolled_rollouts")
 _SILENT: Final = """
 SELECT run_id, rollout_id FROM (SELECT run_id, rollout_id, received_ns FROM spans
     UNION ALL SELECT run_id, rollout_id, received_ns FROM markers)
@@ -111,7 +111,7 @@ def _delete_hot(cursor: duckdb.DuckDBPyConnection, run: str, trajectory: str) ->
     spans = 0
     for table in ("markers", "spans"):
         spans += cursor.execute(f"DELETE FROM {table} WHERE {whose}", values).fetchall()[0][0]
-    for table in ("rolled_trajectories", "touched"):
+    for table in ("rolled_states", "rolled_trajectories", "touched"):
         cursor.execute(
             f"DELETE FROM {table} WHERE run_id = ? AND trajectory_id = ?", [run, trajectory]
         )
@@ -167,7 +167,7 @@ def _files(
 def _drop_rows(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str | None) -> int:
     values = [run, rollout]
     spans = cursor.execute(f"DELETE FROM spans WHERE {_OF}", values).fetchall()[0][0]
-    for table in ("markers", "touched", *_ROLLED):
+    for table in ("markers", "touched", *SUMS):
         cursor.execute(f"DELETE FROM {table} WHERE {_OF}", values)
     return spans
 
@@ -175,7 +175,7 @@ def _drop_rows(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str | None)
 def _drop_files(cursor: duckdb.DuckDBPyConnection, files: list[tuple[Any, ...]]) -> None:
     for run, rollout, url, *_ in files:
         cursor.execute("DELETE FROM sealed_files WHERE url = ?", [url])
-        for table in _ROLLED:
+        for table in SUMS:
             # Sums of a rollout stay while any of its spans do.
             cursor.execute(
                 f"DELETE FROM {table} WHERE {_OF} AND NOT EXISTS (SELECT 1 FROM sealed_files f"

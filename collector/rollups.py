@@ -1,23 +1,32 @@
 """How do lists and quantiles over millions of spans answer in milliseconds?
 
 From tables of sums, one row a trajectory and a rollout. A commit notes which trajectories it
-touched, in its own transaction; `refresh` computes those anew from their spans, once for all
-readers that wait. What nobody has asked for stays noted, through restarts too.
+touched, in its own transaction; `refresh` merges its rows into their sums, once for all readers
+that wait, or computes those anew where spans were replaced. Under load `freshen` lets them be up to
+a second old. What nobody has asked for stays noted, through restarts too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
+
+from heddle.collector.arrivals import Arrivals
 
 _NAMED_ROLLOUTS: Final = 200
 """With more than this many touched at once the whole table is scanned."""
+SPEND: Final = 0.1
+"""Of the time, what readers may spend on refreshing; what they do not is saved, up to SAVED_S.
+With 5,000 spans/s arriving a refresh is 0.1 s of CPU; one before each query leaves no time."""
+SAVED_S: Final = 3.0
 
 
 def _parts() -> dict[str, str]:
@@ -27,29 +36,32 @@ def _parts() -> dict[str, str]:
 
 
 _SQL: Final = _parts()
-_ROLLED: Final = {
-    "rolled_trajectories": ("run_id", "rollout_id", "trajectory_id"),
-    "rolled_rollouts": ("run_id", "rollout_id"),
-    "rolled_runs": ("run_id",),
-}
-"""Each table and what identifies a row of it."""
-_TOUCH_ALL: Final = _SQL["touch"].format(incoming="everything")
+_BY_TRAJECTORY: Final = ("run_id", "rollout_id", "trajectory_id")
+_BY_ROLLOUT: Final = ("run_id", "rollout_id")
+SUMS: Final = ("rolled_states", "rolled_trajectories", "rolled_rollouts")
+"""Tables of sums that go when their spans do."""
+_STORED: Final = "(SELECT * FROM spans UNION ALL BY NAME SELECT * FROM sealed)"
 
 
-def touching(incoming: str) -> str:
-    """The statement that notes what the rows of *incoming* touch; part of their transaction."""
-    return _SQL["touch"].format(incoming=incoming)
+def touching(incoming: str, number: int | None = None) -> str:
+    """The statement that notes what the rows of *incoming* touch; part of their transaction.
+
+    Without the number of their commit (arrivals.py) its sums are computed anew.
+    """
+    return _SQL["touch"].format(incoming=incoming, number="NULL" if number is None else number)
 
 
-def delete_touching(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+def delete_touching(
+    connection: duckdb.DuckDBPyConnection, statement: str, number: int | None = None
+) -> None:
     """Run a DELETE and note what its rows touched: what replaces them may say it is another's."""
     gone = connection.sql(
-        f"{statement} RETURNING run_id, rollout_id, trajectory_id, start_ns, end_ns"
+        f"{statement} RETURNING run_id, rollout_id, trajectory_id, start_ns, end_ns, op"
     ).to_arrow_table()
     if gone.num_rows:
         connection.register("gone", gone)
         try:
-            connection.execute(touching("gone"))
+            connection.execute(touching("gone", number))
         finally:
             connection.unregister("gone")
 
@@ -59,22 +71,34 @@ def prepare(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> No
     connection.execute(_SQL["tables"])
     definition = hashlib.sha256("\n".join([*_SQL.values(), *columns]).encode()).hexdigest()
     if connection.execute("SELECT definition FROM rolled_of").fetchall() == [(definition,)]:
+        # Numbers are of one life of the collector.
+        connection.execute("UPDATE touched SET number = NULL WHERE number IS NOT NULL")
         return
-    for table in ("rolled_trajectories", "rolled_rollouts"):
+    for table in ("touched", *SUMS):
         connection.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
-        connection.execute(f"CREATE TABLE {table} AS {_SQL[table].format(rollouts='false')}")
-    connection.execute("DELETE FROM rolled_of; DELETE FROM rolled_runs; DELETE FROM touched;")
+    connection.execute(_SQL["tables"])
+    connection.execute(_SQL["due"].format(floor=0))
+    states = _states("everything", "due", "false")
+    made = {
+        "rolled_states": states,
+        "rolled_trajectories": _shown(states),
+        "rolled_rollouts": _rollouts("false"),
+    }
+    for table, statement in made.items():
+        connection.execute(f"CREATE TABLE {table} AS {statement}")
+    connection.execute("DELETE FROM rolled_of; DELETE FROM rolled_runs; DROP TABLE due")
     connection.execute("INSERT INTO rolled_of VALUES (?)", [definition])
-    connection.execute(_TOUCH_ALL)
+    connection.execute(touching("everything"))
 
 
 class Rollups:
-    """Keeps the sums of one store; `changed` after each commit, `refresh` before each reading."""
+    """Keeps the sums of one store; `changed` after a commit, `refresh` or `freshen` to read."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: duckdb.DuckDBPyConnection, arrivals: Arrivals) -> None:
+        self._connection, self._arrivals = connection, arrivals
         self._lock = threading.Lock()
         self._commits, self._rolled = 1, 0
+        self._saved_s, self._saved_at_s = SAVED_S, time.monotonic()
 
     def changed(self) -> None:
         """A commit has touched something."""
@@ -91,11 +115,23 @@ class Rollups:
                 self._roll()
                 self._rolled = seen
 
+    def freshen(self) -> None:
+        """Refresh unless readers did so too much lately; upkeep does every second in any case."""
+        began_s = time.monotonic()
+        self._saved_s += SPEND * (began_s - self._saved_at_s)
+        self._saved_s, self._saved_at_s = min(self._saved_s, SAVED_S), began_s
+        if self._saved_s > 0:
+            self.refresh()
+            self._saved_s -= time.monotonic() - began_s
+
     @contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Nobody else writes to the tables of sums within the block."""
+        """Nobody else writes to the tables of sums within the block, which may remove spans."""
         with self._lock:
-            yield
+            try:
+                yield
+            finally:
+                self._arrivals.forget()
 
     def close(self) -> None:
         """Close the cursor."""
@@ -106,37 +142,103 @@ class Rollups:
         con = self._connection
         con.begin()
         try:
-            touched = con.execute("SELECT DISTINCT rollout_id FROM touched").fetchall()
-            if touched:
-                self._compute([row[0] for row in touched])
+            found = con.execute("SELECT count(*), coalesce(max(number), 0) FROM touched").fetchall()
+            count, newest = found[0]
+            if count:
+                self._compute(*self._arrivals.take(newest))
             con.commit()
         except BaseException:
+            # What was taken is lost: the next turn reads it from the store.
+            self._arrivals.forget()
             con.rollback()
             raise
 
-    def _compute(self, rollouts: list[str | None]) -> None:
-        narrow = _narrowed(rollouts)
-        for table, key in _ROLLED.items():
-            self._connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE anew AS {_filled(table, narrow)}"
+    def _compute(self, floor: int, arrived: list[Any]) -> None:
+        con = self._connection
+        con.execute(_SQL["due"].format(floor=floor))
+        rollouts = con.execute(
+            "SELECT rollout_id, bool_or(anew), bool_or(of_rollout) FROM due GROUP BY rollout_id"
+        ).fetchall()
+        if arrived:
+            con.register("arrived", pa.concat_tables(arrived))
+        try:
+            self._sum_up(
+                [r[0] for r in rollouts], [r[0] for r in rollouts if r[1]], arrived=bool(arrived)
             )
-            self._connection.execute(
-                f"DELETE FROM {table} r USING (SELECT DISTINCT {', '.join(key)} FROM touched) t"
-                f" WHERE {' AND '.join(f'r.{k} IS NOT DISTINCT FROM t.{k}' for k in key)}"
-            )
-            self._connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM anew")
-        self._connection.execute("DROP TABLE anew; DELETE FROM touched;")
+        finally:
+            if arrived:
+                con.unregister("arrived")
+        self._roll_rollouts([r[0] for r in rollouts if r[2]])
+        con.execute(_SQL["widened_runs"])
+        con.execute("DROP TABLE due; DELETE FROM touched")
+
+    def _sum_up(self, rollouts: list[str | None], anew: list[str | None], *, arrived: bool) -> None:
+        parts = [_kept(_narrowed(rollouts, "s"))]
+        if arrived:
+            parts.append(_states("arrived", "(FROM due WHERE NOT anew)", "true"))
+        if anew:
+            parts.append(_states(_STORED, "(FROM due WHERE anew)", _narrowed(anew)))
+        self._replace("rolled_states", rollouts, _merged(" UNION ALL BY NAME ".join(parts)))
+        # What is open counts too, but may go again.
+        opened = _states("markers", "due", _narrowed(rollouts))
+        kept = _kept(_narrowed(rollouts, "s"), anew=True)
+        self._replace("rolled_trajectories", rollouts, _shown(f"{kept} UNION ALL BY NAME {opened}"))
+
+    def _roll_rollouts(self, rollouts: list[str | None]) -> None:
+        if rollouts:
+            self._replace("rolled_rollouts", rollouts, _rollouts(_narrowed(rollouts)), _BY_ROLLOUT)
+
+    def _replace(
+        self,
+        table: str,
+        rollouts: list[str | None],
+        statement: str,
+        key: Sequence[str] = _BY_TRAJECTORY,
+    ) -> None:
+        """Put the rows of a SELECT in the place of those that are due."""
+        con = self._connection
+        con.execute(f"CREATE OR REPLACE TEMP TABLE anew AS {statement}")
+        due = "(SELECT DISTINCT run_id, rollout_id FROM due WHERE of_rollout)"
+        con.execute(
+            f"DELETE FROM {table} r USING {'due' if key == _BY_TRAJECTORY else due} t"
+            f" WHERE {' AND '.join(f'r.{k} IS NOT DISTINCT FROM t.{k}' for k in key)}"
+            f" AND {_narrowed(rollouts, 'r')}"
+        )
+        con.execute(f"INSERT INTO {table} BY NAME SELECT * FROM anew; DROP TABLE anew")
 
 
-def _filled(table: str, narrow: str) -> str:
-    return _SQL[table].replace("{rollouts}", narrow)
+def _states(rows: str, whose: str, narrow: str) -> str:
+    text = _SQL["states"].replace("{rows}", rows)
+    return text.replace("{whose}", whose).replace("{rollouts}", narrow)
 
 
-def _narrowed(rollouts: list[str | None]) -> str:
+def _kept(narrow: str, *, anew: bool = False) -> str:
+    """The states of trajectories that are due, by default of those not computed anew."""
+    which = "due" if anew else "(FROM due WHERE NOT anew)"
+    return (
+        f"SELECT s.* FROM rolled_states s SEMI JOIN {which} t ON s.run_id = t.run_id AND"
+        " s.rollout_id IS NOT DISTINCT FROM t.rollout_id AND s.trajectory_id = t.trajectory_id"
+        f" WHERE {narrow}"
+    )
+
+
+def _merged(states: str) -> str:
+    return _SQL["merged"].replace("{states}", states)
+
+
+def _shown(states: str) -> str:
+    return _SQL["rolled_trajectories"].replace("{merged}", _merged(states))
+
+
+def _rollouts(narrow: str) -> str:
+    return _SQL["rolled_rollouts"].replace("{rollouts}", narrow)
+
+
+def _narrowed(rollouts: list[str | None], table: str = "e") -> str:
     """Literals reach the zone maps of the scan, a join alone does not."""
     if len(rollouts) > _NAMED_ROLLOUTS:
         return "true"
     named = ["'" + r.replace("'", "''") + "'" for r in rollouts if r is not None]
-    tests = [f"e.rollout_id IN ({', '.join(named)})"] if named else []
-    tests += ["e.rollout_id IS NULL"] if None in rollouts else []
+    tests = [f"{table}.rollout_id IN ({', '.join(named)})"] if named else []
+    tests += [f"{table}.rollout_id IS NULL"] if None in rollouts else []
     return f"({' OR '.join(tests)})"

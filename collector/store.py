@@ -106,9 +106,15 @@ class Store:
         return self.append(None, 0)
 
     @contextmanager
-    def reading(self) -> Generator[duckdb.DuckDBPyConnection, None, None]:
-        """A cursor for one reader in one thread; the sums it reads hold every commit so far."""
-        self.rollups.refresh()
+    def reading(self, *, fresh: bool = True) -> Generator[duckdb.DuckDBPyConnection, None, None]:
+        """A cursor for one reader in one thread; the sums it reads hold every commit so far.
+
+        Not fresh, they may be a second old while spans arrive fast.
+        """
+        if fresh:
+            self.rollups.refresh()
+        else:
+            self.rollups.freshen()
         with self._lock:
             cursor = self._connection.cursor()
         try:
@@ -134,7 +140,7 @@ class Store:
         self.notice = opened.notice or self.notice
         self.place.lock_down(opened.connection)
         self._committer = Committer(opened.connection.cursor())
-        self.rollups = Rollups(opened.connection.cursor())
+        self.rollups = Rollups(opened.connection.cursor(), self._committer.arrivals)
         # Also imports what pyarrow imports at first use (pandas: 1.8 s): now, not in a request.
         self._committer.commit(SCHEMA.empty_table())
 

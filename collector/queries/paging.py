@@ -17,6 +17,8 @@ import orjson
 
 from heddle.collector.errors import QueryRefused
 
+MOST_FOUND: Final = 10_000
+"""Longer pages are not looked for by their key first."""
 KEY: Final = "__key_{}"
 """Name of the n-th key column that travels with a page and is cut off before the answer."""
 
@@ -60,6 +62,23 @@ def condition(order: str, after: str) -> tuple[str, list[Any]]:
         tests.append(f"({' AND '.join([*same, past])})")
         values += [*given[:depth], *bound]
     return f"({' OR '.join(tests)})", values
+
+
+def found(order: str, counted: str, limit: int, after: str | None) -> tuple[str, list[Any]]:
+    """SQL for how many rows there are, and the first key of each that the page may hold."""
+    key = keys(order)[0]
+    wanted, values = ("true", []) if after is None else condition(order, after)
+    least = "max" if key.descending else "min"
+    return (
+        f"SELECT count(*), {least}({key.column}, {limit}) FILTER (WHERE {wanted}) FROM ({counted})",
+        values,
+    )
+
+
+def within(order: str, last: int) -> str:
+    """The condition for rows up to the page's last: a literal reaches the zone maps of the scan."""
+    key = keys(order)[0]
+    return f"{key.column} {'>=' if key.descending else '<='} {last:d}"
 
 
 def token(values: Sequence[Any]) -> str:

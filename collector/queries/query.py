@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question with a name. `sql` holds {where} once; `compute` answers instead of SQL."""
+    """A question with a name. `sql` holds {where}; `compute` answers instead of SQL."""
 
     name: str
     meaning: str
@@ -49,6 +49,9 @@ class Query:
     """At least one of these filters must be given."""
     extra: Mapping[str, str] | None = None
     """Filters that are not plain equality: their SQL condition, `?` for each value."""
+    counted: str = ""
+    """Of a long list: SQL with {where} for as many rows and their order key, but cheap. It says how
+    many there are and where the page ends; only that much of the wide rows is read then."""
     compute: Callable[[duckdb.DuckDBPyConnection, Filters], Answer] | None = None
 
     @property
@@ -62,7 +65,10 @@ class Query:
         limit, after = _limit(filters), _after(filters)
         if self.compute is not None:
             return _sliced(self.compute(cursor, filters), limit, after)
-        statement, values = self._statement(filters)
+        where, values = self._where(filters)
+        if self.counted and limit is not None and 0 < limit <= paging.MOST_FOUND:
+            return self._long(cursor, (where, values), limit, after)
+        statement, values = _filled(self.sql, where, values)
         paged, bound = self._paged(statement, limit, after)
         table = _run(cursor, paged, [*values, *bound])
         full = limit is not None and table.num_rows == limit
@@ -72,13 +78,48 @@ class Query:
             total = int(count[0][0])
         return _cut(table, len(self.columns), total, full=full)
 
-    def _paged(self, statement: str, limit: int | None, after: str | None) -> tuple[str, list[Any]]:
+    def _long(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        whose: tuple[str, list[Any]],
+        limit: int,
+        after: str | None,
+    ) -> Answer:
+        """A page of a long list, found by its order key first, both in one instant."""
+        cursor.begin()
+        try:
+            return self._found(cursor, whose, limit, after)
+        finally:
+            cursor.rollback()
+
+    def _found(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        whose: tuple[str, list[Any]],
+        limit: int,
+        after: str | None,
+    ) -> Answer:
+        counted, values = _filled(self.counted, *whose)
+        found, bound = paging.found(self.order, counted, limit, after)
+        total, keys = cursor.execute(found, [*bound, *values]).fetchall()[0]
+        if not total:
+            return Answer(table_of(self.name, []), 0)
+        within = paging.within(self.order, keys[-1]) if keys and len(keys) == limit else ""
+        statement, values = _filled(self.sql, *whose, within if "{page}" in self.sql else "")
+        paged, bound = self._paged(statement, limit, after, within)
+        table = _run(cursor, paged, [*values, *bound])
+        return _cut(table, len(self.columns), total, full=table.num_rows == limit)
+
+    def _paged(
+        self, statement: str, limit: int | None, after: str | None, within: str = ""
+    ) -> tuple[str, list[Any]]:
         """The columns of one page in order, with the order key if another page may follow."""
         casts = ", ".join(f'CAST("{c.name}" AS {_SQL[c.type]}) AS "{c.name}"' for c in self.columns)
         keyed = "" if limit is None else f", {paging.columns(self.order)}"
         where, values = ("", []) if after is None else paging.condition(self.order, after)
         text = f"SELECT {casts}{keyed} FROM ({statement})"
-        text += f" WHERE {where}" if where else ""
+        tests = [test for test in (where, within) if test]
+        text += f" WHERE {' AND '.join(tests)}" if tests else ""
         text += f" ORDER BY {self.order}" + ("" if limit is None else f" LIMIT {limit}")
         return text, values
 
@@ -92,7 +133,7 @@ class Query:
             message = f"{self.name} needs one of the filters {', '.join(self.needs)}"
             raise QueryRefused(message)
 
-    def _statement(self, filters: Filters) -> tuple[str, list[Any]]:
+    def _where(self, filters: Filters) -> tuple[str, list[Any]]:
         conditions: list[str] = []
         values: list[Any] = []
         for name, given in filters.items():
@@ -101,8 +142,7 @@ class Query:
             conditions.append(self._condition(name, len(given)))
             read = FILTERS[name].read if name in FILTERS else str
             values.extend(read(value) for value in given)
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        return self.sql.format(where=where), values
+        return f"WHERE {' AND '.join(conditions)}" if conditions else "", values
 
     def _condition(self, name: str, count: int) -> str:
         own = (self.extra or {}).get(name)
@@ -112,6 +152,12 @@ class Query:
             message = f"filter {name!r} of {self.name} takes one value"
             raise QueryRefused(message)
         return own
+
+
+def _filled(sql: str, where: str, values: list[Any], within: str = "") -> tuple[str, list[Any]]:
+    """A query's SQL with its condition, and the values in their order."""
+    page = f" AND {within}" if within else ""
+    return sql.format(where=where, page=page), values * sql.count("{where}")
 
 
 def _sliced(whole: Answer, limit: int | None, after: str | None) -> Answer:

@@ -13,6 +13,7 @@ TRAJECTORIES = Query(
     meaning="One row per trajectory of a rollout, running ones with what is finished so far.",
     filters=(*_WHOSE, "worker", "task", "state", "outcome", *_WHEN),
     sql="SELECT * FROM trajectories {where}",
+    counted="SELECT * FROM trajectories {where}",
     order="start_ns, run_id, trajectory_id, rollout_id",
 )
 STEPS = Query(
@@ -20,6 +21,7 @@ STEPS = Query(
     meaning="One row per LLM call, running ones from their start marker.",
     filters=(*_WHOSE, "worker", "task", "state", "step", *_WHEN),
     sql="SELECT * FROM steps {where}",
+    counted="SELECT * FROM steps {where}",
     order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
 TOOL_CALLS = Query(
@@ -27,6 +29,7 @@ TOOL_CALLS = Query(
     meaning="One row per tool call; inferred ones only where the client reports none.",
     filters=(*_WHOSE, "task", "state", "step", "tool", *_WHEN),
     sql="SELECT * FROM tool_calls {where}",
+    counted="SELECT * FROM tool_calls {where}",
     order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
 MOVES = Query(
@@ -38,31 +41,34 @@ MOVES = Query(
 )
 # A parent outside the filter is looked up by itself; when none is missing nothing more is scanned.
 _MARKED = """
-WITH picked AS (SELECT * FROM stated {where}), missing AS (
+WITH picked AS MATERIALIZED (
+    SELECT trace_id, span_id, parent_span_id, start_ns FROM everything {where}
+), page AS (SELECT * FROM stated {where}{page}), missing AS (
     SELECT DISTINCT p.trace_id, p.parent_span_id AS span_id
-    FROM picked p ANTI JOIN picked q ON q.trace_id = p.trace_id AND q.span_id = p.parent_span_id
+    FROM page p ANTI JOIN picked q ON q.trace_id = p.trace_id AND q.span_id = p.parent_span_id
     WHERE p.parent_span_id IS NOT NULL
 ), parents AS (
     SELECT trace_id, span_id, start_ns FROM picked
     UNION ALL SELECT e.trace_id, e.span_id, e.start_ns FROM everything e
     SEMI JOIN missing m ON e.trace_id = m.trace_id AND e.span_id = m.span_id
+), crowded AS (
+    SELECT trace_id FROM picked WHERE parent_span_id IS NULL GROUP BY trace_id HAVING count(*) > 1
 )
 SELECT p.* REPLACE (p.attrs::JSON::VARCHAR AS attrs), nullif(concat_ws(',',
     CASE WHEN p.state <> 'finished' THEN p.state END,
     CASE WHEN p.parent_span_id IS NOT NULL AND t.span_id IS NULL THEN 'orphan' END,
     CASE WHEN p.start_ns < t.start_ns THEN 'skewed' END,
     CASE WHEN p.end_ns < p.start_ns THEN 'negative' END,
-    CASE WHEN p.parent_span_id IS NULL
-        AND count(*) FILTER (p.parent_span_id IS NULL) OVER (PARTITION BY p.trace_id) > 1
-        THEN 'multi_root' END
+    CASE WHEN p.parent_span_id IS NULL AND p.trace_id IN (FROM crowded) THEN 'multi_root' END
 ), '') AS marks
-FROM picked p LEFT JOIN parents t ON t.trace_id = p.trace_id AND t.span_id = p.parent_span_id
+FROM page p LEFT JOIN parents t ON t.trace_id = p.trace_id AND t.span_id = p.parent_span_id
 """
 SPANS = Query(
     name="spans",
     meaning="Spans as they were sent, with every attribute.",
     filters=(*_WHOSE, "worker", "op", "trace", "since", "until"),
     sql=_MARKED,
+    counted="SELECT * FROM everything {where}",
     order="start_ns, end_ns, trace_id, span_id",
     needs=("trajectory", "rollout", "trace"),
 )

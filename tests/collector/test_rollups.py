@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from heddle.collector import otlp, rollups
+from heddle.collector import arrivals, otlp, rollups
 from heddle.collector.store import Store
 
 OPS = ("chat", "execute_tool", "invoke_agent", "heddle.rollout", "heddle.move")
@@ -26,9 +26,16 @@ def span(number, op, trajectory, rollout, start, end, step):
         "heddle.step.index": step,
         "heddle.worker.id": f"w{step}",
     }
+    if number < 0:
+        # A start marker of that span.
+        pairs |= {
+            "gen_ai.operation.name": "heddle.start",
+            "heddle.starts": f"{-number:016x}",
+            "heddle.starts.op": op,
+        }
     return {
         "traceId": f"{1:032x}",
-        "spanId": f"{number + 1:016x}",
+        "spanId": f"{number + 1 if number >= 0 else 1000 - number:016x}",
         "name": op,
         "startTimeUnixNano": str(start),
         "endTimeUnixNano": str(end),
@@ -58,7 +65,7 @@ def store(tmp_path_factory):
 
 SPANS = st.builds(
     span,
-    st.integers(0, 30),
+    st.integers(-31, 30),
     st.sampled_from(OPS),
     st.sampled_from(["a", "b", None]),
     st.sampled_from(["r1", "r'2", None]),
@@ -68,7 +75,7 @@ SPANS = st.builds(
 )
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(SPANS, min_size=1, max_size=6), min_size=1, max_size=4))
 def test_sums_kept_commit_by_commit_equal_sums_computed_at_once(store, commits):
     for spans in commits:
@@ -76,10 +83,36 @@ def test_sums_kept_commit_by_commit_equal_sums_computed_at_once(store, commits):
         store.rollups.refresh()
     kept = {t: sums(store, t) for t in ("rolled_trajectories", "rolled_rollouts")}
     with store.reading() as cursor:
-        cursor.execute("DELETE FROM rolled_trajectories; DELETE FROM rolled_rollouts")
+        for table in rollups.SUMS:
+            cursor.execute(f"DELETE FROM {table}")
         cursor.execute(rollups.touching("everything"))
     store.rollups.changed()
     assert {t: sums(store, t) for t in kept} == kept
+
+
+def test_rows_that_were_not_held_are_read_from_the_store(store, monkeypatch):
+    monkeypatch.setattr(arrivals, "MOST_ROWS", 3)
+    for first in (100, 110):
+        put(store, [span(first + n, "chat", "long", "r9", 1, 9, n) for n in range(5)])
+    put(store, [span(120, "chat", "long", "r9", 1, 9, 7)])
+    with store.reading() as cursor:
+        found = cursor.execute(
+            "SELECT steps, output_tokens FROM trajectories WHERE rollout_id = 'r9'"
+        ).fetchall()
+    assert found == [(6, 27)]
+
+
+def test_readers_who_refresh_too_often_wait_for_upkeep_but_a_fresh_reading_does_not(store):
+    def seen(*, fresh):
+        with store.reading(fresh=fresh) as cursor:
+            return cursor.execute(
+                "SELECT count(*) FROM trajectories WHERE rollout_id = 'r8'"
+            ).fetchall()[0][0]
+
+    assert seen(fresh=False) == 0
+    store.rollups._saved_s = -60.0
+    put(store, [span(200, "chat", "t", "r8", 1, 9, 0)])
+    assert [seen(fresh=False), seen(fresh=True), seen(fresh=False)] == [0, 1, 1]
 
 
 def test_what_a_commit_touched_is_summed_after_a_kill_too(tmp_path):
