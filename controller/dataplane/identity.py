@@ -62,12 +62,8 @@ def strip_prefix(path: str) -> str:
 
 def resolve(request: Request) -> Whose:
     """Who it is, by the first rule that finds an id."""
-    source, trajectory, step = "anonymous", f"anon-{uuid4().hex}", None
-    for name, rule in RULES:
-        found = rule(request)
-        if found:
-            source, trajectory = name, found[:MAX_ID]
-            break
+    source, trajectory = _named(request)
+    step = None
     if source == "rid":
         lineage = _LINEAGE.match(str(request.body.get("rid")))
         step = int(lineage["step"]) if lineage else None
@@ -85,6 +81,15 @@ def resolve(request: Request) -> Whose:
         final=headers.get("x-heddle-final", "").lower() in {"1", "true"},
         trace=parse_trace(headers.get("traceparent")),
     )
+
+
+def _named(request: Request) -> tuple[str, str]:
+    """The rule that found an id, and the id."""
+    for name, rule in RULES:
+        found = rule(request)
+        if found:
+            return name, found[:MAX_ID]
+    return "anonymous", f"anon-{uuid4().hex}"
 
 
 def _header(name: str) -> Callable[[Request], str | None]:

@@ -64,14 +64,15 @@ class Proxy:
         self._lineage = Lineage()
         self._api_keys = api_keys
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; every failure is a sentence."""
+    async def answer(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Answer one request with those headers; every failure is a sentence."""
         path = strip_prefix(scope["path"])
         try:
             if path == "/v1/models":
                 await self._models(send)
             else:
-                headers = asgi.headers_of(scope)
                 asgi.check_length(headers, MAX_BODY_BYTES)
                 body = split(await asgi.read_body(receive, MAX_BODY_BYTES))
                 exchange = Exchange(path, headers, body, send)
@@ -97,19 +98,7 @@ class Proxy:
         whose = self._inferred(exchange, whose)
         self._admit(whose, body.head)
         step = self._loop.arrive(whose, call)
-        work = asyncio.ensure_future(self._carry(exchange, step))
-        left = asyncio.ensure_future(asgi.until_left(receive))
-        try:
-            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not exchange.ended:
-                work.cancel()
-        except asyncio.CancelledError:
-            work.cancel()
-            raise
-        finally:
-            left.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
+        await asgi.while_there(receive, self._carry(exchange, step), lambda: exchange.ended)
 
     def _inferred(self, exchange: Exchange, whose: Whose) -> Whose:
         """A request that names nobody may go on with a context that is known."""
