@@ -7,6 +7,7 @@ Nanoseconds are fleet time.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -112,6 +113,8 @@ class LiveTrajectory:
     moving: bool = False
     final: bool = False
     errors: int = 0
+    known: Trajectory | None = None
+    """The fact as last told; None: something changed since."""
 
     @property
     def key(self) -> str:
@@ -125,8 +128,17 @@ class LiveTrajectory:
             return "held"
         return "running" if self.running else "tool"
 
-    def fact(self, now_ns: int) -> Trajectory:
-        """What the core may know of it."""
+    def changed(self) -> None:
+        """Whoever changes anything that `fact` tells says so here."""
+        self.known = None
+
+    def fact(self) -> Trajectory:
+        """What the core may know of it: the same object until something changes."""
+        if self.known is None:
+            self.known = self._fact()
+        return self.known
+
+    def _fact(self) -> Trajectory:
         first = self.waiting[0] if self.waiting else None
         context = max(self.context_tokens, first.prompt_tokens if first else 0)
         return Trajectory(
@@ -140,7 +152,7 @@ class LiveTrajectory:
             output_tokens=self.output_tokens,
             remaining=self.remaining,
             worker=self.worker,
-            tool_s=max(now_ns - self.last_end_ns, 0) / 1e9 if self.last_end_ns else 0.0,
+            tool_since_s=self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
             moving=self.moving,
             movable=self.ids is not None and not self.final,
         )

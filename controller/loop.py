@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ import numpy as np
 
 from heddle.controller.beliefs import Beliefs, Seen
 from heddle.controller.clock import Clock
-from heddle.controller.core.decide import decide, decide_at_home, roams
-from heddle.controller.core.types import Move, Release, Snapshot, Switches, Trajectory
+from heddle.controller.core.decide import decide_at_home, roams
+from heddle.controller.core.types import Move, Release, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
 from heddle.controller.dataplane.usage import Usage
+from heddle.controller.deciding import Decider
 from heddle.controller.errors import Aborted, ControllerError, NoWorker
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
@@ -74,6 +75,7 @@ class Loop:
         self.failures = 0
         self.last_failure = ""
         self._mover = Mover(clock, fleet, journal, spans, self._returns)
+        self._decider = Decider(clock, fleet, switchboard, beliefs, self.table, self._believe)
         self.pace = Pace(self._decide, lambda: len(self.trajectories))
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
@@ -126,6 +128,7 @@ class Loop:
         )
         trajectory.last_step = max(trajectory.last_step, index)
         trajectory.waiting.append(step)
+        trajectory.changed()
         self.spans.arrived(step)
         self._returns(trajectory)
         return step
@@ -148,6 +151,7 @@ class Loop:
         step.arrived_ns, step.granted = self.clock.now_ns(), None
         step.grant = asyncio.get_running_loop().create_future()
         trajectory.waiting.append(step)
+        trajectory.changed()
         self.spans.arrived(step)
         self._returns(trajectory)
 
@@ -168,6 +172,7 @@ class Loop:
 
     def drop(self, step: Step, error: str) -> None:
         """The step ends without an answer: the client left, the engine failed, an abort."""
+        step.trajectory.changed()
         if step in step.trajectory.waiting:
             step.trajectory.waiting.remove(step)
             if not step.trajectory.waiting:
@@ -186,6 +191,7 @@ class Loop:
         if trajectory is None:
             return False
         trajectory.final = True
+        trajectory.changed()
         self._leave(trajectory, truncated=truncated)
         self.poke()
         return True
@@ -224,14 +230,15 @@ class Loop:
 
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""
-        now_ns, home = self.clock.now_ns(), list[Trajectory]()
+        home = list[Trajectory]()
         switches = self.switchboard.of(run)
         for trajectory in returned:
             if not trajectory.waiting or trajectory.moving:
                 continue
             worker = self.fleet.workers.get(trajectory.worker or "")
             if worker is not None and worker.alive and not roams(switches):
-                home.append(self._fact(trajectory, now_ns))
+                self._refresh(trajectory)
+                home.append(trajectory.fact())
             else:
                 self._undecided.setdefault(run, {})[trajectory] = None
         releases = decide_at_home(home, self.beliefs.rates(run), switches) if home else []
@@ -260,36 +267,16 @@ class Loop:
             return
         if not self._undecided.get(run) and switches.migration == "off":
             return
-        plan = decide(self.snapshot(run), switches, self.rng)
+        plan = self._decider.plan(run, switches, self.rng)
         for release in plan.releases:
             self._release(self.trajectories[release.trajectory], release, switches)
         for move in plan.moves:
             self._mover.carry(self.trajectories[move.trajectory], move)
         self._note(run, plan.releases, plan.moves, switches)
 
-    def snapshot(self, run: str) -> Snapshot:
-        """What a decision for that run may know: others' trajectories fill workers, no more."""
-        now_ns = self.clock.now_ns()
-        return Snapshot(
-            trajectories=tuple(self._facts(run, now_ns)),
-            workers=tuple(w.fact() for w in self.fleet.alive),
-            rates=self.beliefs.rates(run),
-        )
-
-    def _facts(self, run: str, now_ns: int) -> Iterator[Trajectory]:
-        for trajectory in self.trajectories.values():
-            fact = self._fact(trajectory, now_ns)
-            if trajectory.run != run:
-                if fact.state == "held" and fact.worker is None:
-                    continue
-                # Another run's step is not this decision's to release, nor its to move.
-                fact = replace(fact, state="running", movable=False)
-            yield fact
-
-    def _fact(self, trajectory: LiveTrajectory, now_ns: int) -> Trajectory:
+    def _refresh(self, trajectory: LiveTrajectory) -> None:
         if trajectory.believed != self.switchboard.of(trajectory.run).prediction:
             self._believe(trajectory)
-        return trajectory.fact(now_ns)
 
     def _release(self, trajectory: LiveTrajectory, release: Release, switches: Switches) -> None:
         worker = self.fleet.workers[release.worker]
@@ -299,6 +286,7 @@ class Loop:
         now_ns = self.clock.now_ns()
         self._undecided.get(trajectory.run, {}).pop(trajectory, None)
         waiting, trajectory.waiting = trajectory.waiting, []
+        trajectory.changed()
         for step in waiting:
             step.released_ns = now_ns
             step.predicted = trajectory.remaining
@@ -346,6 +334,7 @@ class Loop:
         else:
             trajectory.prompt_tokens = usage.input_tokens
         trajectory.steps += 1
+        trajectory.changed()
         trajectory.context_tokens = context
         trajectory.output_tokens += usage.output_tokens
         trajectory.ids = step.ids
@@ -357,10 +346,12 @@ class Loop:
         trajectory.remaining, trajectory.predictor_version = self.beliefs.predict(
             policy, trajectory
         )
+        trajectory.changed()
 
     def _leave(self, trajectory: LiveTrajectory, *, truncated: bool = False) -> None:
         if trajectory.waiting or trajectory.running:
             trajectory.final = True
+            trajectory.changed()
             return
         if not self.table.remove(trajectory):
             return
@@ -372,6 +363,7 @@ class Loop:
     def _stop_running(self, step: Step) -> None:
         if step in step.trajectory.running:
             step.trajectory.running.discard(step)
+            step.trajectory.changed()
             if step.granted is not None:
                 step.granted.worker.running -= 1
 
@@ -392,6 +384,7 @@ class Loop:
             for trajectory in list(self.trajectories.values()):
                 if trajectory.state == "tool" and trajectory.last_end_ns < oldest_ns:
                     self._leave(trajectory, truncated=True)
+            self._decider.forget(self.table.runs)
             self.poke()
 
 

@@ -48,6 +48,7 @@ class Mover:
             return
         self.arrived(trajectory, None, None)
         trajectory.moving = True
+        trajectory.changed()
         trajectory.move = LiveMove(
             source=move.source,
             target=move.target,
@@ -93,6 +94,7 @@ class Mover:
         finally:
             move.ended_ns = self._clock.now_ns()
             trajectory.moving = False
+            trajectory.changed()
         if move.error is None and self._fleet.workers.get(move.target) is target:
             trajectory.worker = target.id
             self._journal.pin(trajectory.run, trajectory.id, target.id)

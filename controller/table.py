@@ -38,6 +38,7 @@ class Table:
             self._count[whose.run] = self._count.get(whose.run, 0) + 1
         if whose.group and known.group is None:
             known.group = whose.group
+            known.changed()
             self._groups.setdefault((whose.run, whose.group), {})[key] = known
         known.rollout = whose.rollout or known.rollout or self.open_rollout.get(whose.run)
         known.task = whose.task or known.task

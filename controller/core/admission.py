@@ -7,16 +7,18 @@ prediction of any single trajectory; the expected KV peak looks at when each is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
 from heddle.controller.core.book import Book
 from heddle.controller.core.cost import peak_tokens
-from heddle.controller.core.crowd import Peaks
-from heddle.controller.core.types import Snapshot, Trajectory, Worker
+from heddle.controller.core.crowd import Crowd
+from heddle.controller.core.draws import Floats, Ints
+from heddle.controller.core.memory import Flags
+from heddle.controller.core.types import Snapshot, Worker
 
 # The best count lay at 0.8-1.2 times what fits on a genuine engine (planning.md B.1).
 KV_ROOM: Final = 1.0
@@ -29,12 +31,12 @@ RUNNING_SLACK: Final = 1.15
 class Allowance(Protocol):
     """What one decision may still release."""
 
-    def choice(self, trajectory: Trajectory) -> list[str]:
-        """Workers on which that fresh trajectory may start now, in their order."""
+    def maybe(self, places: Ints) -> Flags:
+        """Whether `choice` of each is still worth asking for."""
         ...
 
-    def take(self, trajectory: Trajectory, worker: str) -> None:
-        """It starts there."""
+    def choice(self, place: int) -> Flags | None:
+        """Workers on which the fresh trajectory of that place may start now; None: on none."""
         ...
 
 
@@ -45,77 +47,71 @@ Admission = Callable[[Snapshot, Book], Allowance]
 class Counts:
     """At most so many trajectories a worker."""
 
-    limits: Mapping[str, float]
+    limits: Floats
     book: Book
 
-    def choice(self, trajectory: Trajectory) -> list[str]:
-        """Workers below their limit."""
-        _ = trajectory
-        held = self.book.held
-        return [w for w, limit in self.limits.items() if held[w] < limit]
+    def maybe(self, places: Ints) -> Flags:
+        """All or none."""
+        return np.full(len(places), bool((self.book.held < self.limits).any()))
 
-    def take(self, trajectory: Trajectory, worker: str) -> None:
-        """The book counts it."""
+    def choice(self, place: int) -> Flags | None:
+        """Workers below their limit."""
+        _ = place
+        below: Flags = self.book.held < self.limits
+        return below if below.any() else None
 
 
 @dataclass(slots=True)
 class KvPeaks:
     """Only where the expected KV peak stays within the room; an empty worker takes anyone."""
 
-    book: Book
-    peaks: Peaks
-    full: set[int] = field(default_factory=set[int])
-    """Length classes that did not fit once: not tried again in this decision."""
+    crowd: Crowd
+    kinds: Ints
+    """Length class of each place, four to an octave."""
+    room: Floats
+    most: Floats
+    """KV tokens and trajectories a worker may hold."""
+    full: Flags
+    """Classes that did not fit once: not tried again in this decision."""
 
-    def choice(self, trajectory: Trajectory) -> list[str]:
+    def maybe(self, places: Ints) -> Flags:
+        """Unless their class did not fit."""
+        return ~self.full[self.kinds[places]]
+
+    def choice(self, place: int) -> Flags | None:
         """Workers whose expected peak stays within the room with it."""
-        crowd = self.peaks.crowd
-        row = crowd.outlook.rows[trajectory.id]
-        kind = int(math.log2(max(float(crowd.outlook.tokens[row]), 64.0)) * 4)
-        if kind in self.full:
-            return []
-        fits = self.peaks.highest_with(row) <= PEAK_ROOM * crowd.kv
-        fits &= crowd.count < crowd.running * RUNNING_SLACK
+        kind = self.kinds[place]
+        if self.full[kind]:
+            return None
+        crowd = self.crowd
+        fits: Flags = crowd.peaks_with(place) <= self.room
+        fits &= crowd.count < self.most
         fits |= crowd.count == 0
-        if not fits.any():
-            self.full.add(kind)
-            return []
-        names = list(crowd.at)
-        return [names[i] for i in np.flatnonzero(fits)]
-
-    def take(self, trajectory: Trajectory, worker: str) -> None:
-        """Its KV counts from now on."""
-        crowd = self.peaks.crowd
-        self.peaks.add(crowd.outlook.rows[trajectory.id], crowd.at[worker])
+        if fits.any():
+            return fits
+        self.full[kind] = True
+        return None
 
 
 def unlimited(snapshot: Snapshot, book: Book) -> Allowance:
     """Every step goes at once."""
-    return Counts({w.id: math.inf for w in snapshot.workers}, book)
+    return Counts(np.full(len(snapshot.workers), math.inf), book)
 
 
 def hold_count(snapshot: Snapshot, book: Book) -> Allowance:
     """As many as fit the KV room at their mean expected peak, and the running cap; at least 1."""
     live = snapshot.trajectories
     mean = sum(peak_tokens(t, snapshot.rates) for t in live) / max(len(live), 1)
-    return Counts({w.id: _room(w, mean) for w in snapshot.workers}, book)
+    return Counts(np.array([float(_room(w, mean)) for w in snapshot.workers]), book)
 
 
 def hold_kv(snapshot: Snapshot, book: Book) -> Allowance:
     """A first step goes only where the expected KV peak fits with it."""
-    if not snapshot.workers:
-        return Counts({}, book)
+    _ = snapshot
     crowd = book.crowd
-    peaks, homes = Peaks(crowd), list[int]()
-    rows: list[int] = []
-    for trajectory in snapshot.trajectories:
-        home = crowd.at.get(trajectory.worker or "")
-        if home is not None and not book.is_away(trajectory):
-            rows.append(crowd.outlook.rows[trajectory.id])
-            homes.append(home)
-    if rows:
-        np.add.at(peaks.held, np.array(homes), peaks.of(np.array(rows)))
-    return KvPeaks(book, peaks)
+    kinds = (np.log2(np.maximum(crowd.outlook.tokens, 64.0)) * 4).astype(np.intp)
+    full: Flags = np.zeros(int(kinds.max(initial=0)) + 1, dtype=bool)
+    return KvPeaks(crowd, kinds, PEAK_ROOM * crowd.kv, crowd.running * RUNNING_SLACK, full)
 
 
 def _room(worker: Worker, mean_peak_tokens: float) -> int:

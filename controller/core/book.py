@@ -1,17 +1,20 @@
 """Who holds what, while one decision is made?
 
-Each placement sees the ones before it. Counts and means are always kept; what needs draws is made
-when a policy first asks for it.
+Each placement sees the ones before it. Counts are always kept; what needs draws or means is made
+when a policy first asks for it. Workers are indices into the snapshot's, trajectories places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from heddle.controller.core.cost import Load, remaining_work
 from heddle.controller.core.crowd import Crowd
-from heddle.controller.core.draws import Outlook
+from heddle.controller.core.draws import Ints
+from heddle.controller.core.memory import RUNNING, TOOL, Facts, Flags, Memory
 from heddle.controller.core.types import Rates, Snapshot, Trajectory, Worker
 
 
@@ -20,88 +23,72 @@ class Book:
     """One decision's running totals."""
 
     snapshot: Snapshot
-    workers: Mapping[str, Worker]
+    workers: tuple[Worker, ...]
+    names: tuple[str, ...]
+    facts: Facts
     rates: Rates
-    held: dict[str, int]
+    home: Ints
+    """Worker at which each place counts; negative: nowhere, or away in a tool for too long."""
+    held: Ints
     """Live trajectories at home on each worker."""
-    in_flight: dict[str, int]
+    in_flight: Ints
     """Of these, the ones with a step running or just released."""
-    prompts: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    everyone: Flags
+    """All workers, as a choice."""
     balanced_s: float | None = None
     """When all would be done if spread without loss; set by the policy that needs it."""
-    _taken: list[tuple[Trajectory, str, float]] = field(
-        default_factory=list[tuple[Trajectory, str, float]]
-    )
-    _loads: dict[str, Load] | None = None
+    _memory: Memory = field(default_factory=Memory)
     _crowd: Crowd | None = None
+    _loads: Loads | None = None
     _ranks: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Book:
+    def of(cls, snapshot: Snapshot, memory: Memory | None = None) -> Book:
         """The totals before anything is released."""
-        names = [w.id for w in snapshot.workers]
-        book = cls(
+        memory = memory or Memory()
+        facts, m = memory.facts(snapshot), len(snapshot.workers)
+        away = (facts.state == TOOL) & (snapshot.now_s - facts.tool_since_s > snapshot.rates.away_s)
+        home = np.where(away, -1, facts.home)
+        running = home[facts.state == RUNNING]
+        return cls(
             snapshot=snapshot,
-            workers={w.id: w for w in snapshot.workers},
+            workers=snapshot.workers,
+            names=tuple(w.id for w in snapshot.workers),
+            facts=facts,
             rates=snapshot.rates,
-            held=dict.fromkeys(names, 0),
-            in_flight=dict.fromkeys(names, 0),
+            home=home,
+            held=np.bincount(home[home >= 0], minlength=m),
+            in_flight=np.bincount(running[running >= 0], minlength=m),
+            everyone=np.ones(m, dtype=bool),
+            _memory=memory,
         )
-        for trajectory in snapshot.trajectories:
-            home = trajectory.worker
-            if home is not None and home in book.workers and not book.is_away(trajectory):
-                book.take(trajectory, home)
-                book.in_flight[home] += trajectory.state == "running"
-        return book
 
     @property
     def crowd(self) -> Crowd:
         """The workers' groups as draws, everyone taken so far counted."""
         if self._crowd is None:
-            self._crowd = Crowd(self.snapshot.workers, Outlook.of(self.snapshot))
-            for trajectory, worker, prefill_s in self._taken:
-                self._add(self._crowd, trajectory.id, worker, prefill_s)
+            outlook = self._memory.outlook(self.snapshot, self.facts)
+            self._crowd = Crowd(self.workers, outlook, self.home)
         return self._crowd
 
     @property
-    def loads(self) -> dict[str, Load]:
+    def loads(self) -> Loads:
         """The workers' groups by their means, everyone taken so far counted."""
         if self._loads is None:
-            self._loads = {name: Load(w.latency) for name, w in self.workers.items()}
-            for trajectory, worker, prefill_s in self._taken:
-                self._loads[worker].add(remaining_work(trajectory, self.rates), prefill_s)
+            self._loads = Loads(self.workers, self.rates)
+            for place in np.flatnonzero(self.home >= 0).tolist():
+                self._loads.add(self.snapshot.trajectories[place], int(self.home[place]))
         return self._loads
 
-    def is_away(self, trajectory: Trajectory) -> bool:
-        """In a tool for so long that it may never come back: it holds no place."""
-        return trajectory.state == "tool" and trajectory.tool_s > self.rates.away_s
-
-    def prefill_s(self, trajectory: Trajectory, worker: str) -> float:
-        """What its context costs there: nothing at home, less its prompt where siblings live."""
-        if trajectory.worker == worker:
-            return 0.0
-        prefix = self.prompts.get((worker, trajectory.group), 0) if trajectory.group else 0
-        prefix = min(prefix, trajectory.context_tokens)
-        law = self.workers[worker].latency
-        return law.prefill_s(trajectory.context_tokens - prefix, prefix)
-
-    def finish_s(self, trajectory: Trajectory, worker: str) -> float:
-        """Expected end of that worker if the trajectory came there, from means alone."""
-        work = remaining_work(trajectory, self.rates)
-        return self.loads[worker].finish_s(work, self.prefill_s(trajectory, worker))
-
-    def take(self, trajectory: Trajectory, worker: str) -> None:
+    def take(self, place: int, worker: int) -> None:
         """Count the trajectory at that worker."""
-        prefill_s = self.prefill_s(trajectory, worker)
         self.held[worker] += 1
-        self._taken.append((trajectory, worker, prefill_s))
+        self.home[place] = worker
         if self._loads is not None:
-            self._loads[worker].add(remaining_work(trajectory, self.rates), prefill_s)
+            self._loads.add(self.snapshot.trajectories[place], worker)
         if self._crowd is not None:
-            self._add(self._crowd, trajectory.id, worker, prefill_s)
-        if trajectory.group:
-            key = (worker, trajectory.group)
-            self.prompts[key] = max(self.prompts.get(key, 0), trajectory.prompt_tokens)
+            prefill_s = self._crowd.prefill_by_kind[self._crowd.kind[worker], place]
+            self._crowd.add(place, worker, float(prefill_s))
 
     def rank_of(self, trajectory: Trajectory) -> int:
         """Its place among all live ones, the longest expected remaining first."""
@@ -112,8 +99,37 @@ class Book:
             self._ranks = {live[i].id: place for place, i in enumerate(order)}
         return self._ranks[trajectory.id]
 
-    def _add(self, crowd: Crowd, trajectory: str, worker: str, prefill_s: float) -> None:
-        crowd.add(crowd.outlook.rows[trajectory], crowd.at[worker], prefill_s)
+
+class Loads:
+    """Groups from means alone, and the longest prompt of each group that a worker holds."""
+
+    def __init__(self, workers: Sequence[Worker], rates: Rates) -> None:
+        self._loads = [Load(w.latency) for w in workers]
+        self._names = [w.id for w in workers]
+        self._prompts: list[dict[str, int]] = [{} for _ in workers]
+        self._rates = rates
+
+    def add(self, trajectory: Trajectory, worker: int) -> None:
+        """Count it."""
+        work = remaining_work(trajectory, self._rates)
+        self._loads[worker].add(work, self._prefill_s(trajectory, worker))
+        if trajectory.group:
+            known = self._prompts[worker]
+            known[trajectory.group] = max(known.get(trajectory.group, 0), trajectory.prompt_tokens)
+
+    def finish_s(self, trajectory: Trajectory, worker: int) -> float:
+        """Expected end of that worker if the trajectory came there."""
+        work = remaining_work(trajectory, self._rates)
+        return self._loads[worker].finish_s(work, self._prefill_s(trajectory, worker))
+
+    def _prefill_s(self, trajectory: Trajectory, worker: int) -> float:
+        """What it costs to bring the context there: nothing at home, less where a sibling lives."""
+        if trajectory.worker == self._names[worker]:
+            return 0.0
+        prefix = self._prompts[worker].get(trajectory.group, 0) if trajectory.group else 0
+        prefix = min(prefix, trajectory.context_tokens)
+        law = self._loads[worker].latency
+        return law.prefill_s(trajectory.context_tokens - prefix, prefix)
 
 
 def group_edges(workers: Sequence[Worker], live: int) -> list[int]:

@@ -1,7 +1,8 @@
 """When would each worker be done, as far as draws of its trajectories say?
 
 Groups as sums over equally likely futures: the longest of each future, work and KV on average.
-Adding one trajectory and asking every worker at once are a few vector operations.
+Adding one trajectory and asking every worker at once are a few vector operations. A `place` is a
+trajectory's index in the snapshot, a `worker` the worker's.
 """
 
 from __future__ import annotations
@@ -10,26 +11,21 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from heddle.controller.core.draws import DRAWS, Floats, Outlook
+from heddle.controller.core.draws import DRAWS, Floats, Ints
+from heddle.controller.core.memory import PEAK_GRID, Outlook
 from heddle.controller.core.types import Latency, Worker
-
-Ints = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 KV_FILL: Final = 0.85
 """Share of the KV room that running steps fill on average: retraction and admission keep some."""
-PEAK_GRID: Final = np.concatenate([[0.0], np.geomspace(300.0, 39_000.0, 15)])
-"""Iterations from now at which the KV held is looked at."""
+_MEAN: Final = np.full(DRAWS, 1.0 / DRAWS)
 
 
 class Crowd:
-    """The workers' groups; `at` of a worker is its place in the snapshot."""
+    """The workers' groups; `home` of each place that counts already, negative where none."""
 
-    def __init__(self, workers: Sequence[Worker], outlook: Outlook) -> None:
+    def __init__(self, workers: Sequence[Worker], outlook: Outlook, home: Ints) -> None:
         self.outlook = outlook
-        self.at = {w.id: i for i, w in enumerate(workers)}
         laws = [w.latency for w in workers]
         kinds = sorted({law.degree: law for law in laws}.items())
         order = [degree for degree, _ in kinds]
@@ -39,91 +35,102 @@ class Crowd:
         self.running = np.array([float(max(law.max_running, 1)) for law in laws])
         self.work_by_kind = np.stack([_work_s(law, outlook) for _, law in kinds])
         self.prefill_by_kind = np.stack([_prefill_s(law, outlook.context) for _, law in kinds])
-        m = len(laws)
-        self.work_s, self.area, self.tokens, self.count = (np.zeros(m) for _ in range(4))
-        self.longest = np.zeros((m, DRAWS))
+        self._area_s = self.a_s / (KV_FILL * self.kv)
+        self._token_s = self.a_s / self.running
+        self._longest_s = self.a_s + outlook.tool_s_a_token
+        self._draws = np.ascontiguousarray(outlook.draws)[:, :, None]
+        self._scratch = np.empty((DRAWS, len(laws)))
+        self.peaks_of = outlook.kv
+        """Expected KV tokens of each place on PEAK_GRID."""
+        self._peaks = self.peaks_of[:, :, None]
+        self._scratch_kv = np.empty((len(PEAK_GRID), len(laws)))
+        self._areas, self._tokens = outlook.area.tolist(), outlook.tokens.tolist()
+        self._gather(home)
 
-    def add(self, row: int, worker: int, prefill_s: float = 0.0) -> None:
-        """Count the trajectory of that row at that worker."""
-        look = self.outlook
-        self.work_s[worker] += self.work_by_kind[self.kind[worker], row] + prefill_s
-        self.area[worker] += look.area[row]
-        self.tokens[worker] += look.tokens[row]
+    def add(self, place: int, worker: int, prefill_s: float = 0.0) -> None:
+        """Count the trajectory of that place at that worker."""
+        self.work_s[worker] += self.work_by_kind[self.kind[worker], place] + prefill_s
+        self.area[worker] += self._areas[place]
+        self.tokens[worker] += self._tokens[place]
         self.count[worker] += 1
-        np.maximum(self.longest[worker], look.draws[row], out=self.longest[worker])
+        longest, peaks = self.longest[:, worker], self.peaks[:, worker]
+        np.maximum(longest, self.outlook.draws[place], out=longest)
+        np.add(peaks, self.peaks_of[place], out=peaks)
 
     def ends_s(self) -> Floats:
         """Expected end of every worker."""
-        mean = self.longest.mean(axis=1)
-        return self._ends_s(mean, self.area, self.tokens, self.work_s)
+        return self._ends_s(_MEAN.dot(self.longest), self.area, self.tokens, self.work_s)
 
-    def ends_with_s(self, row: int, prefill_s: Floats | float) -> Floats:
+    def ends_with_s(self, place: int, prefill_s: Floats | float) -> Floats:
         """Expected end of every worker if the trajectory came there."""
-        look = self.outlook
+        longest = np.maximum(self.longest, self._draws[place], out=self._scratch)
         return self._ends_s(
-            np.maximum(self.longest, look.draws[row]).mean(axis=1),
-            self.area + look.area[row],
-            self.tokens + look.tokens[row],
-            self.work_s + self.work_by_kind[self.kind, row] + prefill_s,
+            _MEAN.dot(longest),
+            self.area + self._areas[place],
+            self.tokens + self._tokens[place],
+            self.work_s + (self._on_each(self.work_by_kind, place) + prefill_s),
         )
 
-    def prefills_s(self, row: int) -> Floats:
+    def prefills_s(self, place: int) -> Floats | float:
         """What its whole context costs on every worker."""
-        return self.prefill_by_kind[self.kind, row]
+        return self._on_each(self.prefill_by_kind, place)
+
+    def peaks_with(self, place: int) -> Floats:
+        """Most KV tokens that each worker would come to hold with that trajectory."""
+        held = np.add(self.peaks, self._peaks[place], out=self._scratch_kv)
+        return np.maximum.reduce(held, axis=0)
+
+    def _on_each(self, by_kind: Floats, place: int) -> Floats | float:
+        """One number where all workers have one degree: half of a placement's time is such."""
+        return by_kind[0, place] if len(by_kind) == 1 else by_kind[:, place][self.kind]
+
+    def ends_at_s(
+        self, worker: int, longest: Floats, area: Floats, tokens: Floats, work_s: Floats
+    ) -> Floats:
+        """Expected ends of one worker with other sums, as many as given."""
+        arms = np.maximum(area * self._area_s[worker], tokens * self._token_s[worker])
+        return np.maximum(longest * self._longest_s[worker], arms) + work_s
 
     def _ends_s(self, longest: Floats, area: Floats, tokens: Floats, work_s: Floats) -> Floats:
-        return ends_s(
-            self.a_s, self.kv, self.running, self.outlook.tool_s_a_token,
-            longest, area, tokens, work_s,
-        )  # fmt: skip
+        """Iterations (the longest, the KV room or the running cap, whichever is most) and work."""
+        arms = np.maximum(area * self._area_s, tokens * self._token_s)
+        return np.maximum(longest * self._longest_s, arms) + work_s
+
+    def _gather(self, home: Ints) -> None:
+        """Count everybody who is at home somewhere, at once."""
+        look, m = self.outlook, len(self.kind)
+        places = np.flatnonzero(home >= 0)
+        at = home[places]
+        work = self.work_by_kind[self.kind[at], places]
+        sums = (work, look.area[places], look.tokens[places], None)
+        self.work_s, self.area, self.tokens, self.count = (
+            np.bincount(at, weights=values, minlength=m).astype(float) for values in sums
+        )
+        self.longest = np.zeros((DRAWS, m))
+        self.peaks = np.zeros((len(PEAK_GRID), m))
+        if not len(places):
+            return
+        order = np.argsort(at, kind="stable")
+        starts = np.flatnonzero(np.diff(at[order], prepend=NOBODY))
+        workers, sorted_places = at[order][starts], places[order]
+        self.longest[:, workers] = np.maximum.reduceat(look.draws[sorted_places], starts).T
+        self.peaks[:, workers] = np.add.reduceat(self.peaks_of[sorted_places], starts).T
 
 
-def ends_s(
-    a_s: Floats,
-    kv: Floats,
-    running: Floats,
-    tool_s_a_token: float,
-    longest: Floats,
-    area: Floats,
-    tokens: Floats,
-    work_s: Floats,
-) -> Floats:
-    """Iterations (the longest, the KV room or the running cap, whichever is most) plus work."""
-    arms = np.maximum(area / (KV_FILL * kv), tokens / running) * a_s
-    return np.maximum((a_s + tool_s_a_token) * longest, arms) + work_s
-
-
-class Peaks:
-    """Expected KV tokens that each worker holds at some iterations from now."""
-
-    def __init__(self, crowd: Crowd) -> None:
-        self.crowd = crowd
-        self.held = np.zeros((len(crowd.at), len(PEAK_GRID)))
-
-    def of(self, rows: Ints) -> Floats:
-        """What trajectories hold: context and growth while they are not done."""
-        look = self.crowd.outlook
-        alive = (look.draws[rows][:, :, None] > PEAK_GRID).mean(axis=1)
-        return alive * (look.context[rows][:, None] + PEAK_GRID * (1.0 + look.growth))
-
-    def add(self, row: int, worker: int) -> None:
-        """Count it."""
-        self.held[worker] += self.of(np.array([row]))[0]
-
-    def highest_with(self, row: int) -> Floats:
-        """The peak of every worker if the trajectory came there."""
-        return (self.held + self.of(np.array([row]))[0]).max(axis=1)
+NOBODY: Final = -1
 
 
 def _work_s(law: Latency, look: Outlook) -> Floats:
-    """Seconds of engine time of every row's rest, all but the iterations themselves."""
-    draws = look.draws
-    new = look.growth * draws
-    seen = look.context[:, None] + (1.0 + look.growth) * draws / 2
-    attention = law.p2_s * new * seen
-    work = law.b_s * draws + law.p0_s * look.steps_a_token * draws + law.p1_s * new + attention
-    mean: Floats = work.mean(axis=1)
-    return mean + law.c_s * look.area
+    """Seconds of engine time of every rest, all but the iterations themselves."""
+    new = look.growth * look.tokens
+    attention = look.growth * (look.context * look.tokens + (1.0 + look.growth) / 2 * look.squares)
+    decode = law.b_s * look.tokens + law.c_s * look.area
+    return (
+        decode
+        + law.p0_s * look.steps_a_token * look.tokens
+        + law.p1_s * new
+        + (law.p2_s * attention)
+    )
 
 
 def _prefill_s(law: Latency, context: Floats) -> Floats:

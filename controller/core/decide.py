@@ -11,38 +11,43 @@ from typing import Final
 
 import numpy as np
 
-from heddle.controller.core.admission import ADMISSIONS, Allowance
+from heddle.controller.core.admission import ADMISSIONS
 from heddle.controller.core.book import Book
+from heddle.controller.core.draws import Ints
+from heddle.controller.core.memory import HELD, Flags, Memory
 from heddle.controller.core.migration import MIGRATIONS
 from heddle.controller.core.placement import PLACEMENTS, ROAMING
-from heddle.controller.core.priority import ORDERS, band, in_flight_first
+from heddle.controller.core.priority import Standing, band, in_flight_first
 from heddle.controller.core.types import Plan, Rates, Release, Snapshot, Switches, Trajectory
 
+CHUNK: Final = 256
+"""Waiting ones looked at together: most of thousands are of a length that fits nowhere now."""
 _AT_HOME: Final = "in flight on {}, its prefix is there"
 
 
-def decide(snapshot: Snapshot, switches: Switches, rng: np.random.Generator) -> Plan:
-    """Releases in the order they should be sent, moves, and why the rest is held."""
+def decide(
+    snapshot: Snapshot,
+    switches: Switches,
+    rng: np.random.Generator,
+    memory: Memory | None = None,
+) -> Plan:
+    """Releases in the order they should be sent, moves, and why the rest is held.
+
+    The memory of the run's last decision saves time and changes nothing.
+    """
     _ = rng  # policies that draw take it from here; none of the present ones does
-    waiting = [t for t in snapshot.trajectories if t.state == "held"]
-    ordered = in_flight_first(ORDERS[switches.order](waiting, snapshot.rates))
-    ranks = {t.id: rank for rank, t in enumerate(ordered)}
+    book = Book.of(snapshot, memory)
+    waiting = np.flatnonzero(book.facts.state == HELD)
+    first = in_flight_first(switches.order, book.facts.standing(waiting))
+    ordered = waiting[first]
+    live = snapshot.trajectories
     if not snapshot.workers:
-        held = {t.id: "no worker takes steps" for t in ordered}
-        return Plan(held=held, ranks=ranks)
-    book = Book.of(snapshot)
-    allowance = ADMISSIONS[switches.admission](snapshot, book) if ordered else None
-    releases: list[Release] = []
-    held: dict[str, str] = {}
-    for rank, trajectory in enumerate(ordered):
-        found = _worker_for(trajectory, book, allowance, switches)
-        if found is None:
-            held[trajectory.id] = f"every worker holds its {switches.admission} limit"
-            continue
-        priority = band(switches.order, trajectory, snapshot.rates)
-        releases.append(_release(trajectory, found, rank, priority, switches.order))
+        held = [live[place].id for place in ordered.tolist()]
+        return Plan(held=dict.fromkeys(held, "no worker takes steps"))
+    releases, held = _released(ordered, book, switches)
     moves = MIGRATIONS[switches.migration](snapshot, book)
-    return Plan(releases=tuple(releases), moves=tuple(moves), held=held, ranks=ranks)
+    full = f"every worker holds its {switches.admission} limit"
+    return Plan(releases=tuple(releases), moves=tuple(moves), held=dict.fromkeys(held, full))
 
 
 def decide_at_home(
@@ -52,7 +57,10 @@ def decide_at_home(
 
     No policy holds them back, so that their steps need not wait for a full decision.
     """
-    ordered = ORDERS[switches.order](returning, rates)
+    ordered = returning
+    if len(returning) > 1:
+        first = in_flight_first(switches.order, Standing.of(returning, rates))
+        ordered = [returning[i] for i in first.tolist()]
     return [
         _release(t, (home, _AT_HOME.format(home)), rank, band(switches.order, t, rates),
                  switches.order)
@@ -61,28 +69,39 @@ def decide_at_home(
     ]  # fmt: skip
 
 
-def _worker_for(
-    trajectory: Trajectory, book: Book, allowance: Allowance | None, switches: Switches
-) -> tuple[str, str] | None:
+def _released(ordered: Ints, book: Book, switches: Switches) -> tuple[list[Release], list[str]]:
     """Home while it lives; else the placement's choice, for fresh ones where there is room."""
-    home = trajectory.worker
-    if home is not None and home in book.workers:
-        if switches.placement not in ROAMING:
-            return home, _AT_HOME.format(home)
-        found = PLACEMENTS[switches.placement](trajectory, list(book.workers), book)
-        book.in_flight[found[0]] += 1
-        return found
-    choice = list(book.workers)
-    if trajectory.is_fresh and allowance is not None:
-        choice = allowance.choice(trajectory)
-    if not choice:
-        return None
-    worker, because = PLACEMENTS[switches.placement](trajectory, choice, book)
-    book.take(trajectory, worker)
+    releases, held = list[Release](), list[str]()
+    live, order = book.snapshot.trajectories, switches.order
+    if not len(ordered):
+        return releases, held
+    allowance = ADMISSIONS[switches.admission](book.snapshot, book)
+    bound = (book.facts.fresh > 0) & (book.facts.home < 0)
+    for start in range(0, len(ordered), CHUNK):
+        places = ordered[start : start + CHUNK]
+        shut = bound[places] & ~allowance.maybe(places)
+        held += [live[place].id for place in places[shut].tolist()]
+        tried = np.flatnonzero(~shut)
+        for rank, place in zip((start + tried).tolist(), places[tried].tolist(), strict=True):
+            choice = allowance.choice(place) if bound[place] else book.everyone
+            if choice is None:
+                held.append(live[place].id)
+                continue
+            found = _worker_for(place, choice, book, switches)
+            priority = band(order, live[place], book.rates)
+            releases.append(_release(live[place], found, rank, priority, order))
+    return releases, held
+
+
+def _worker_for(place: int, choice: Flags, book: Book, switches: Switches) -> tuple[str, str]:
+    home = int(book.facts.home[place])
+    if home >= 0 and switches.placement not in ROAMING:
+        return book.names[home], _AT_HOME.format(book.names[home])
+    worker, because = PLACEMENTS[switches.placement](place, choice, book)
+    if home < 0:
+        book.take(place, worker)
     book.in_flight[worker] += 1
-    if allowance is not None:
-        allowance.take(trajectory, worker)
-    return worker, because
+    return book.names[worker], because
 
 
 def roams(switches: Switches) -> bool:

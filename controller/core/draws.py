@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 from zlib import crc32
@@ -17,9 +16,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.controller.core.types import Rates, Snapshot, Trajectory
+from heddle.controller.core.types import Trajectory
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 
 DRAWS: Final = 16
 ROWS: Final = 512
@@ -43,60 +43,37 @@ def _levels() -> Floats:
 LEVELS: Final = _levels()
 
 
-def remaining_draws(trajectories: Sequence[Trajectory], rates: Rates) -> Floats:
-    """One row of draws a trajectory: log-normal on each side of the median, mean as predicted."""
-    if not trajectories:
-        return np.zeros((0, DRAWS))
-    quantiles = np.array([_quantiles(t, rates) for t in trajectories])
+def level_of(name: str) -> int:
+    """Which row of levels belongs to that trajectory."""
+    return crc32(name.encode()) % ROWS
+
+
+def draws_of(quantiles: Floats, levels: Ints) -> Floats:
+    """One row of draws for each row of p10, p50, p90 and mean.
+
+    Log-normal on each side of the median; the mean is the predicted one.
+    """
     p10, p50, p90, mean = np.maximum(quantiles, 1.0).T
     below, above = np.log(p50 / p10) / Z90, np.log(p90 / p50) / Z90
-    z = LEVELS[[crc32(t.id.encode()) % ROWS for t in trajectories]]
+    z = LEVELS[levels]
     drawn = p50[:, None] * np.exp(z * np.where(z < 0, below[:, None], above[:, None]))
     # Sixteen strata miss part of the tail's mass: the mean is what work adds up to.
     drawn *= (mean / drawn.mean(axis=1))[:, None]
     return np.maximum(drawn, LEAST_TOKENS)
 
 
-def _quantiles(trajectory: Trajectory, rates: Rates) -> tuple[float, float, float, float]:
+def remaining_draws(trajectories: Sequence[Trajectory], unpredicted_tokens: float) -> Floats:
+    """One row of draws a trajectory; the mean given is taken where nothing was predicted."""
+    if not trajectories:
+        return np.zeros((0, DRAWS))
+    quantiles = np.array([quantiles_of(t, unpredicted_tokens) for t in trajectories])
+    return draws_of(quantiles, np.array([level_of(t.id) for t in trajectories]))
+
+
+def quantiles_of(trajectory: Trajectory, mean: float) -> tuple[float, float, float, float]:
+    """p10, p50, p90 and mean of what remains; a wide guess around `mean` without a prediction."""
     known = trajectory.remaining
     if known is not None:
         return known.p10, known.p50, known.p90, known.mean
-    mean = rates.remaining_tokens
     middle, wide = mean / math.exp(UNPREDICTED_SIGMA**2 / 2), math.exp(UNPREDICTED_SIGMA * Z90)
     return middle / wide, middle, middle * wide, mean
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What is still to come of some live trajectories; rows in their order."""
-
-    rows: dict[str, int]
-    draws: Floats
-    context: Floats
-    tokens: Floats
-    area: Floats
-    growth: float
-    """Observation tokens for each output token."""
-    steps_a_token: float
-    tool_s_a_token: float
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> Outlook:
-        """Draws of everybody, and what this rollout's steps have looked like so far."""
-        live = snapshot.trajectories
-        draws = remaining_draws(live, snapshot.rates)
-        context = np.array([float(t.context_tokens) for t in live])
-        growth = max(snapshot.rates.context_per_output - 1.0, 0.0)
-        made = sum(t.output_tokens for t in live)
-        steps = sum(t.steps for t in live) / made if made else 0.0
-        area = draws * (context[:, None] + (1.0 + growth) * draws / 2)
-        return cls(
-            rows={t.id: i for i, t in enumerate(live)},
-            draws=draws,
-            context=context,
-            tokens=draws.mean(axis=1),
-            area=area.mean(axis=1),
-            growth=growth,
-            steps_a_token=steps,
-            tool_s_a_token=steps * snapshot.rates.tool_s,
-        )

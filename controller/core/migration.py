@@ -15,9 +15,10 @@ import numpy as np
 
 from heddle.controller.core.book import Book, group_edges
 from heddle.controller.core.cost import Load, remaining_work
-from heddle.controller.core.crowd import Crowd, ends_s
-from heddle.controller.core.draws import Floats
-from heddle.controller.core.priority import longest_first
+from heddle.controller.core.crowd import Crowd
+from heddle.controller.core.draws import Floats, Ints
+from heddle.controller.core.memory import TOOL, Flags
+from heddle.controller.core.priority import Standing, longest_first
 from heddle.controller.core.types import Latency, Move, Rates, Snapshot, Trajectory, Worker
 
 Migration = Callable[[Snapshot, Book], list[Move]]
@@ -29,6 +30,8 @@ MARGIN: Final = 0.05
 GAIN: Final = 0.005
 # A worker this share above the mean expected end is not worth relieving (planning.md B.2).
 LATE: Final = 0.05
+MOVE_ROOM: Final = 0.8
+"""Share of the target's KV that may be expected at its peak with the newcomer, as in admission."""
 MOST_MOVES: Final = 8
 """In one decision; the next one comes within a second."""
 
@@ -45,7 +48,8 @@ def rank(snapshot: Snapshot, book: Book) -> list[Move]:
     workers = sorted(snapshot.workers, key=lambda w: -w.degree)
     at_home = {w.id for w in workers}
     live = [t for t in snapshot.trajectories if t.worker in at_home]
-    ranked = longest_first(live, snapshot.rates)
+    standing = Standing.of(live, snapshot.rates)
+    ranked = [live[i] for i in np.lexsort((standing.arrival, longest_first(standing))).tolist()]
     edges = group_edges(workers, len(ranked))
     homes = _homes(live, workers)
     loads = {w.id: _load(w.latency, homes[w.id], snapshot.rates) for w in workers}
@@ -53,7 +57,7 @@ def rank(snapshot: Snapshot, book: Book) -> list[Move]:
     moves: list[Move] = []
     for place, trajectory in enumerate(ranked):
         target = _wrong_group(place, trajectory, workers, edges)
-        if target is None or not _may_move(trajectory, target, snapshot.rates):
+        if target is None or not _may_move(trajectory, target, snapshot):
             continue
         source = trajectory.worker or ""
         if {source, target.id} & busy or not _gains(
@@ -80,11 +84,11 @@ def _wrong_group(
     return next(w for w, edge in zip(workers, edges, strict=True) if place < edge)
 
 
-def _may_move(trajectory: Trajectory, target: Worker, rates: Rates) -> bool:
+def _may_move(trajectory: Trajectory, target: Worker, snapshot: Snapshot) -> bool:
     """Between two steps, with enough tool time expected to hide the re-prefill."""
     if trajectory.state != "tool" or trajectory.moving or not trajectory.movable:
         return False
-    left_s = rates.tool_s - trajectory.tool_s
+    left_s = snapshot.rates.tool_s - trajectory.in_tool_s(snapshot.now_s)
     return left_s >= target.latency.prefill_s(trajectory.context_tokens)
 
 
@@ -128,104 +132,110 @@ def rebalance(snapshot: Snapshot, book: Book) -> list[Move]:
     if len(snapshot.workers) < 2 or not snapshot.trajectories:
         return []
     crowd = book.crowd
-    names = list(crowd.at)
-    members = _members(snapshot, crowd, book)
-    stuck = np.zeros(len(names), dtype=bool)
-    for trajectory in snapshot.trajectories:
-        if trajectory.moving and trajectory.worker in crowd.at:
-            stuck[crowd.at[trajectory.worker]] = True
+    may, closed = _movable(snapshot, book)
     moves: list[Move] = []
     while len(moves) < MOST_MOVES:
-        ends, mean_s = crowd.ends_s(), float(crowd.ends_s().mean())
-        source = int(np.argmax(np.where(stuck, -1.0, ends)))
-        if stuck.all() or ends[source] < mean_s * (1.0 + LATE):
+        ends = crowd.ends_s()
+        mean_s = float(ends.mean())
+        source = int(np.argmax(np.where(closed, -1.0, ends)))
+        if closed.all() or ends[source] < mean_s * (1.0 + LATE):
             break
-        stuck[source] = True
-        found = _relief(crowd, members[source], source, ends, stuck)
+        closed[source] = True
+        found = _relief(crowd, book.home, may, source, ends, closed)
         if found is None or ends[source] - found[2] < GAIN * mean_s:
             continue
-        trajectory, target, after_s = found
-        stuck[target] = True
+        place, target, after_s = found
+        closed[target] = True
         because = (
-            f"{names[source]} would end last at {ends[source]:.1f} s; on {names[target]} "
-            f"the later of both ends is {after_s:.1f} s, re-prefill paid"
+            f"{book.names[source]} would end last at {ends[source]:.1f} s; on "
+            f"{book.names[target]} the later of both ends is {after_s:.1f} s, re-prefill paid"
         )
         moves.append(
             Move(
-                trajectory=trajectory.id,
-                source=names[source],
-                target=names[target],
+                trajectory=snapshot.trajectories[place].id,
+                source=book.names[source],
+                target=book.names[target],
                 because=because,
             )
         )
     return moves
 
 
-def _members(snapshot: Snapshot, crowd: Crowd, book: Book) -> list[list[Trajectory]]:
-    """Who counts at each worker."""
-    members: list[list[Trajectory]] = [[] for _ in crowd.at]
-    for trajectory in snapshot.trajectories:
-        home = crowd.at.get(trajectory.worker or "")
-        if home is not None and not book.is_away(trajectory):
-            members[home].append(trajectory)
-    return members
+def _movable(snapshot: Snapshot, book: Book) -> tuple[Flags, Flags]:
+    """Who is between two steps with its prefix known; workers that somebody is leaving."""
+    may: Flags = (book.facts.state == TOOL) & (book.home >= 0)
+    closed: Flags = np.zeros(len(book.names), dtype=bool)
+    for place in np.flatnonzero(may).tolist():
+        trajectory = snapshot.trajectories[place]
+        may[place] = trajectory.movable and not trajectory.moving
+        closed[book.home[place]] |= trajectory.moving
+    return may, closed
 
 
 def _relief(
-    crowd: Crowd, members: list[Trajectory], source: int, ends: Floats, closed: np.ndarray
-) -> tuple[Trajectory, int, float] | None:
+    crowd: Crowd, home: Ints, may: Flags, source: int, ends: Floats, closed: Flags
+) -> tuple[int, int, float] | None:
     """The move off that worker after which the later of both ends is earliest."""
-    may = [i for i, t in enumerate(members) if t.state == "tool" and not t.moving and t.movable]
+    members = np.flatnonzero(home == source)
+    among = may[members]
     targets = _targets(crowd, ends, closed)
-    if not may or not targets:
+    if not among.any() or not targets:
         return None
-    rows = np.array([crowd.outlook.rows[t.id] for t in members], dtype=np.intp)
-    left = _without(crowd, source, rows)[may]
-    best: tuple[Trajectory, int, float] | None = None
+    left, movable = _without(crowd, source, members)[among], members[among]
+    best: tuple[int, int, float] | None = None
     for target in targets:
-        there = _with(crowd, target, rows[may])
-        later = np.maximum(left, there)
-        place = int(np.argmin(later))
-        if best is None or later[place] < best[2]:
-            best = members[may[place]], target, float(later[place])
+        later = np.maximum(left, _with(crowd, target, movable))
+        first = int(np.argmin(later))
+        if later[first] < (best[2] if best else np.inf):
+            best = int(movable[first]), target, float(later[first])
     return best
 
 
-def _targets(crowd: Crowd, ends: Floats, closed: np.ndarray) -> list[int]:
+def _targets(crowd: Crowd, ends: Floats, closed: Flags) -> list[int]:
     """The two earliest of each degree that no other transfer of this decision uses."""
     found: list[int] = []
     for kind in range(len(crowd.work_by_kind)):
-        those = [int(i) for i in np.flatnonzero((crowd.kind == kind) & ~closed)]
-        found += sorted(those, key=lambda i: float(ends[i]))[:2]
+        those = np.flatnonzero((crowd.kind == kind) & ~closed)
+        found += those[np.argsort(ends[those], kind="stable")[:2]].tolist()
     return found
 
 
-def _without(crowd: Crowd, source: int, rows: np.ndarray) -> Floats:
+def _without(crowd: Crowd, source: int, members: Ints) -> Floats:
     """Expected end of the source without each of its members."""
     look = crowd.outlook
-    draws = look.draws[rows]
+    draws = look.draws[members]
     longest = np.zeros(1)
-    if len(rows) > 1:
+    if len(members) > 1:
         first, second = np.partition(draws, -2, axis=0)[[-1, -2]]
         longest = np.where(draws >= first, second, first).mean(axis=1)
-    work = crowd.work_by_kind[crowd.kind[source], rows]
-    return ends_s(
-        crowd.a_s[source], crowd.kv[source], crowd.running[source], look.tool_s_a_token,
-        longest, crowd.area[source] - look.area[rows],
-        crowd.tokens[source] - look.tokens[rows], crowd.work_s[source] - work,
-    )  # fmt: skip
+    work = crowd.work_by_kind[crowd.kind[source], members]
+    return crowd.ends_at_s(
+        source,
+        longest,
+        crowd.area[source] - look.area[members],
+        crowd.tokens[source] - look.tokens[members],
+        crowd.work_s[source] - work,
+    )
 
 
-def _with(crowd: Crowd, target: int, rows: np.ndarray) -> Floats:
-    """Expected end of the target with each of those, their contexts prefilled again."""
+def _with(crowd: Crowd, target: int, places: Ints) -> Floats:
+    """Expected end of the target with each of those, their contexts prefilled again.
+
+    Never where its KV would not hold the newcomer: it would evict others' contexts, and each of
+    them would be prefilled again too.
+    """
     look, kind = crowd.outlook, crowd.kind[target]
-    work = crowd.work_by_kind[kind, rows] + crowd.prefill_by_kind[kind, rows]
-    return ends_s(
-        crowd.a_s[target], crowd.kv[target], crowd.running[target], look.tool_s_a_token,
-        np.maximum(crowd.longest[target], look.draws[rows]).mean(axis=1),
-        crowd.area[target] + look.area[rows], crowd.tokens[target] + look.tokens[rows],
+    work = crowd.work_by_kind[kind, places] + crowd.prefill_by_kind[kind, places]
+    ends = crowd.ends_at_s(
+        target,
+        np.maximum(crowd.longest[:, target], look.draws[places]).mean(axis=1),
+        crowd.area[target] + look.area[places],
+        crowd.tokens[target] + look.tokens[places],
         crowd.work_s[target] + work,
-    )  # fmt: skip
+    )
+    peaks = (crowd.peaks[:, target] + crowd.peaks_of[places]).max(axis=1)
+    ends[peaks > MOVE_ROOM * crowd.kv[target]] = np.inf
+    return ends
 
 
 MIGRATIONS: Final[dict[str, Migration]] = {"off": stay, "rank": rank, "rebalance": rebalance}

@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 
 from heddle.controller.core.book import Book, group_edges
-from heddle.controller.core.types import Trajectory
+from heddle.controller.core.draws import Floats
+from heddle.controller.core.memory import Flags
 
-Placement = Callable[[Trajectory, list[str], Book], tuple[str, str]]
-"""(trajectory, workers to choose from, book) -> worker, because; the choice is never empty."""
+Placement = Callable[[int, Flags, Book], tuple[int, str]]
+"""(place, workers to choose from, book) -> worker, because; the choice is never empty."""
 
 SKEW: Final = 32
 """Steps in flight between the fullest and the emptiest worker above which `hybrid` lets go of a
@@ -29,89 +30,95 @@ PACK_SLACK: Final = 1.05
 """`pack` fills a worker up to this many times the balanced end before it opens the next."""
 
 
-def sticky(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def sticky(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """The worker with the fewest live trajectories; ties by worker order."""
-    _ = trajectory
-    worker = min(choice, key=lambda w: book.held[w])
-    return worker, f"fewest live trajectories ({book.held[worker]}) on {worker}"
+    _ = place
+    worker = _least(book.held, choice)
+    return worker, f"fewest live trajectories ({book.held[worker]}) on {book.names[worker]}"
 
 
-def least_load(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def least_load(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """slime: the worker with the fewest steps in flight, whoever holds the prefix."""
-    _ = trajectory
-    worker = min(choice, key=lambda w: book.in_flight[w])
-    return worker, f"fewest steps in flight ({book.in_flight[worker]}) on {worker}"
+    _ = place
+    worker = _least(book.in_flight, choice)
+    return worker, f"fewest steps in flight ({book.in_flight[worker]}) on {book.names[worker]}"
 
 
-def hybrid(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def hybrid(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """Verl*: at home, unless the fullest worker has over SKEW steps more than the emptiest."""
-    skew = max(book.in_flight.values()) - min(book.in_flight.values())
-    if trajectory.worker in choice and skew <= SKEW:
-        return trajectory.worker or "", f"at home, skew {skew} is at most {SKEW}"
-    if skew <= SKEW:
-        return sticky(trajectory, choice, book)
-    worker, _ = least_load(trajectory, choice, book)
-    return worker, f"skew {skew} is above {SKEW}, fewest steps in flight on {worker}"
+    skew = int(book.in_flight.max() - book.in_flight.min())
+    if skew > SKEW:
+        worker, _ = least_load(place, choice, book)
+        name = book.names[worker]
+        return worker, f"skew {skew} is above {SKEW}, fewest steps in flight on {name}"
+    home = int(book.facts.home[place])
+    if home >= 0 and choice[home]:
+        return home, f"at home, skew {skew} is at most {SKEW}"
+    return sticky(place, choice, book)
 
 
-def sticky_margin(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def sticky_margin(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """At home while it is not much fuller than the emptiest worker (verl#6533)."""
-    least = min(choice, key=lambda w: book.in_flight[w])
-    home = trajectory.worker
-    if home is None or home not in choice:
-        return sticky(trajectory, choice, book)
-    here, there = book.in_flight[home], book.in_flight[least]
+    home = int(book.facts.home[place])
+    if home < 0 or not choice[home]:
+        return sticky(place, choice, book)
+    least = _least(book.in_flight, choice)
+    here, there = int(book.in_flight[home]), int(book.in_flight[least])
     if here <= max(TOLERANCE * there, there + TOLERATED):
         return home, f"at home, {here} steps there and {there} on the emptiest"
-    return least, f"home has {here} steps in flight, {least} has {there}"
+    return least, f"home has {here} steps in flight, {book.names[least]} has {there}"
 
 
-def presorted(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def presorted(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """The paper: the worker whose group of the ranked list its rank falls in."""
-    workers = sorted(book.workers.values(), key=lambda w: -w.degree)
-    place = book.rank_of(trajectory)
-    edges = group_edges(workers, len(book.snapshot.trajectories))
-    planned = next((w.id for w, e in zip(workers, edges, strict=True) if place < e), workers[-1].id)
-    if planned in choice:
-        return planned, f"rank {place} belongs to {planned}"
-    return sticky(trajectory, choice, book)
+    order = sorted(range(len(book.workers)), key=lambda w: -book.workers[w].degree)
+    rank = book.rank_of(book.snapshot.trajectories[place])
+    edges = group_edges([book.workers[w] for w in order], len(book.snapshot.trajectories))
+    planned = next((w for w, e in zip(order, edges, strict=True) if rank < e), order[-1])
+    if choice[planned]:
+        return planned, f"rank {rank} belongs to {book.names[planned]}"
+    return sticky(place, choice, book)
 
 
-def soonest(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def soonest(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """The worker that would finish first with it, prefix held there counted; ties by order."""
-    ends = {w: book.finish_s(trajectory, w) for w in choice}
-    worker = min(choice, key=lambda w: ends[w])
-    return worker, f"lowest expected finish: {ends[worker]:.1f} s on {worker}"
+    trajectory = book.snapshot.trajectories[place]
+    ends = {w: book.loads.finish_s(trajectory, w) for w in np.flatnonzero(choice).tolist()}
+    worker = min(ends, key=lambda w: ends[w])
+    return worker, f"lowest expected finish: {ends[worker]:.1f} s on {book.names[worker]}"
 
 
-def mix(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def mix(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """The lowest expected end over draws with it, the longest of each draw counted."""
     crowd = book.crowd
-    row = crowd.outlook.rows[trajectory.id]
-    ends = crowd.ends_with_s(row, crowd.prefills_s(row))
-    among = np.array([crowd.at[w] for w in choice])
-    best = int(np.argmin(ends[among]))
-    return choice[best], f"lowest expected end over draws: {ends[among[best]]:.1f} s"
+    ends = crowd.ends_with_s(place, crowd.prefills_s(place))
+    best = int(np.where(choice, ends, np.inf).argmin())
+    return best, f"lowest expected end over draws: {ends[best]:.1f} s"
 
 
-def pack(trajectory: Trajectory, choice: list[str], book: Book) -> tuple[str, str]:
+def pack(place: int, choice: Flags, book: Book) -> tuple[int, str]:
     """The first worker, highest degree first, that still ends within the balanced end."""
     crowd = book.crowd
-    row = crowd.outlook.rows[trajectory.id]
-    ends = crowd.ends_with_s(row, crowd.prefills_s(row))
+    ends = crowd.ends_with_s(place, crowd.prefills_s(place))
     if book.balanced_s is None:
         book.balanced_s = max(float(crowd.ends_s().max()), balanced_end_s(book))
     budget_s = PACK_SLACK * book.balanced_s
-    for name in sorted(choice, key=lambda w: (-book.workers[w].degree, crowd.at[w])):
-        if ends[crowd.at[name]] <= budget_s:
-            return name, f"first to end within {budget_s:.1f} s"
-    return mix(trajectory, choice, book)
+    within = np.flatnonzero(choice & (ends <= budget_s))
+    if len(within):
+        degrees = np.array([book.workers[w].degree for w in within.tolist()])
+        return int(within[np.argmax(degrees)]), f"first to end within {budget_s:.1f} s"
+    return mix(place, choice, book)
+
+
+def _least(values: Floats | np.ndarray, choice: Flags) -> int:
+    """The first of the least among the chosen."""
+    return int(np.where(choice, values, np.inf).argmin())
 
 
 def balanced_end_s(book: Book) -> float:
     """When everybody would be done if all live trajectories were spread without loss."""
     crowd = book.crowd
-    look, degrees = crowd.outlook, [w.degree for w in book.workers.values()]
+    look, degrees = crowd.outlook, [w.degree for w in book.workers]
     weight = np.array(degrees, dtype=float) / sum(degrees)
     spread = crowd.a_s * np.maximum(
         look.area.sum() * weight / crowd.kv, look.tokens.sum() * weight / crowd.running

@@ -7,11 +7,13 @@ returning step behind fresh ones finds its prefix evicted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
+import numpy as np
+
+from heddle.controller.core.draws import Floats, Ints
 from heddle.controller.core.types import Rates, Trajectory
-
-Order = Callable[[Sequence[Trajectory], Rates], list[Trajectory]]
 
 # Bands, never raw lengths: an engine keeps one metric series per distinct priority. Ten apart or
 # less never preempts at SGLang's default threshold of 10 (strictly greater).
@@ -26,39 +28,58 @@ def expected_tokens(trajectory: Trajectory, rates: Rates) -> float:
     return known.mean if known is not None else rates.remaining_tokens
 
 
-def arrival_order(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the orders look at, one value a waiting trajectory."""
+
+    arrival: Floats
+    steps: Floats
+    attained: Floats
+    expected: Floats
+    fresh: Floats
+
+    @classmethod
+    def of(cls, waiting: Sequence[Trajectory], rates: Rates) -> Self:
+        """Of facts that nobody keeps in columns."""
+        rows = [
+            (t.arrival, t.steps, t.output_tokens, expected_tokens(t, rates), t.is_fresh)
+            for t in waiting
+        ]
+        return cls(*np.array(rows, dtype=np.float64).reshape(-1, 5).T)
+
+
+Order = Callable[[Standing], Floats]
+"""A key for each: the lowest goes first, ties keep arrival order."""
+
+
+def arrival_order(standing: Standing) -> Floats:
     """First come, first served."""
-    _ = rates
-    return sorted(waiting, key=lambda t: t.arrival)
+    return np.zeros_like(standing.arrival)
 
 
-def round_robin(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
-    """Turns: whoever had the fewest steps goes first; ties keep arrival order."""
-    _ = rates
-    return sorted(waiting, key=lambda t: (t.steps, t.arrival))
+def round_robin(standing: Standing) -> Floats:
+    """Turns: whoever had the fewest steps goes first."""
+    return standing.steps
 
 
-def least_attained(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
-    """Fewest output tokens so far first (Autellix); ties keep arrival order."""
-    _ = rates
-    return sorted(waiting, key=lambda t: (t.output_tokens, t.arrival))
+def least_attained(standing: Standing) -> Floats:
+    """Fewest output tokens so far first (Autellix)."""
+    return standing.attained
 
 
-def shortest_first(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
-    """Shortest expected remaining first; ties keep arrival order."""
-    return sorted(waiting, key=lambda t: (expected_tokens(t, rates), t.arrival))
+def shortest_first(standing: Standing) -> Floats:
+    """Shortest expected remaining first."""
+    return standing.expected
 
 
-def longest_first(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
-    """Longest expected remaining first; ties keep arrival order."""
-    return sorted(waiting, key=lambda t: (-expected_tokens(t, rates), t.arrival))
+def longest_first(standing: Standing) -> Floats:
+    """Longest expected remaining first."""
+    return -standing.expected
 
 
-def longest_fresh(waiting: Sequence[Trajectory], rates: Rates) -> list[Trajectory]:
+def longest_fresh(standing: Standing) -> Floats:
     """Fresh ones longest first, started ones as they come: their KV is what must not wait."""
-    return sorted(
-        waiting, key=lambda t: (-expected_tokens(t, rates) if t.is_fresh else 0.0, t.arrival)
-    )
+    return -standing.expected * standing.fresh
 
 
 ORDERS: Final[dict[str, Order]] = {
@@ -71,9 +92,9 @@ ORDERS: Final[dict[str, Order]] = {
 }
 
 
-def in_flight_first(ordered: Sequence[Trajectory]) -> list[Trajectory]:
-    """The same order, steps of started trajectories before first ones."""
-    return sorted(ordered, key=lambda t: t.is_fresh)
+def in_flight_first(order: str, standing: Standing) -> Ints:
+    """Who goes first, second, ...: steps of started trajectories before first ones."""
+    return np.lexsort((standing.arrival, ORDERS[order](standing), standing.fresh))
 
 
 def band(order: str, trajectory: Trajectory, rates: Rates) -> int | None:

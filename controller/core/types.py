@@ -55,7 +55,8 @@ class Length:
 class Trajectory:
     """One live trajectory. `held`: its next step waits here; `tool`: between two steps.
 
-    `arrival` orders arrivals of the waiting step; `tool_s` is how long it has been in its tool.
+    `arrival` orders arrivals of the waiting step; its tool runs since `tool_since_s`. A fact stays
+    the same object until something about the trajectory changes: `Memory` counts on it.
     """
 
     id: str
@@ -68,7 +69,7 @@ class Trajectory:
     output_tokens: int = 0
     remaining: Length | None = None
     worker: str | None = None
-    tool_s: float = 0.0
+    tool_since_s: float = 0.0
     moving: bool = False
     movable: bool = True
     """Whether its prefix is known here, so that a move can carry it."""
@@ -77,6 +78,10 @@ class Trajectory:
     def is_fresh(self) -> bool:
         """Whether its first step has not been released yet."""
         return self.steps == 0 and self.worker is None
+
+    def in_tool_s(self, now_s: float) -> float:
+        """Seconds its tool has been running."""
+        return max(now_s - self.tool_since_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +132,8 @@ class Snapshot:
     trajectories: tuple[Trajectory, ...]
     workers: tuple[Worker, ...]
     rates: Rates = field(default_factory=Rates)
+    now_s: float = 0.0
+    """Fleet seconds, by the clock that `tool_since_s` is read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +164,6 @@ class Plan:
     releases: tuple[Release, ...] = ()
     moves: tuple[Move, ...] = ()
     held: Mapping[str, str] = field(default_factory=dict[str, str])
-    ranks: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

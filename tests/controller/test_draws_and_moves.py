@@ -9,9 +9,10 @@ import pytest
 
 from heddle.controller.core.admission import PEAK_ROOM, KvPeaks, hold_kv
 from heddle.controller.core.book import Book
-from heddle.controller.core.crowd import PEAK_GRID, Crowd
+from heddle.controller.core.crowd import Crowd
 from heddle.controller.core.decide import decide
-from heddle.controller.core.draws import DRAWS, Outlook, remaining_draws
+from heddle.controller.core.draws import DRAWS, remaining_draws
+from heddle.controller.core.memory import PEAK_GRID, Memory
 from heddle.controller.core.migration import LATE, rebalance
 from heddle.controller.core.policies import KNOWN, PRESETS, changed
 from heddle.controller.core.types import Latency, Length, Rates, Snapshot, State, Trajectory, Worker
@@ -47,21 +48,27 @@ def fleet(trajectories, workers=4, kv=200_000):
 
 def test_draws_keep_the_predicted_mean_and_belong_to_the_trajectory():
     some = [live(i, 100.0 * (i + 1)) for i in range(50)]
-    draws = remaining_draws(some, Rates())
+    draws = remaining_draws(some, 1.0)
     assert draws.shape == (50, DRAWS)
     assert draws.mean(axis=1) == pytest.approx([100.0 * (i + 1) for i in range(50)])
-    assert remaining_draws(list(reversed(some)), Rates())[::-1] == pytest.approx(draws)
+    assert remaining_draws(list(reversed(some)), 1.0)[::-1] == pytest.approx(draws)
     share = np.mean([(row > length(100.0 * (i + 1)).p90).mean() for i, row in enumerate(draws)])
     assert 0.03 <= share <= 0.17
 
 
 def test_the_crowd_is_the_sum_of_who_was_added_in_any_order():
     some = fleet([live(i, 50.0 * (i + 1)) for i in range(9)])
-    one, two = (Crowd(some.workers, Outlook.of(some)) for _ in range(2))
+    memory, nowhere = Memory(), np.full(9, -1)
+    outlook = memory.outlook(some, memory.facts(some))
+    one, two = (Crowd(some.workers, outlook, nowhere) for _ in range(2))
+    homes = np.array([row % 4 for row in range(9)])
+    at_once = Crowd(some.workers, outlook, homes)
     for row in range(9):
         one.add(row, row % 4)
         two.add(8 - row, (8 - row) % 4)
     assert one.ends_s() == pytest.approx(two.ends_s())
+    assert one.ends_s() == pytest.approx(at_once.ends_s())
+    assert one.peaks == pytest.approx(at_once.peaks)
     assert one.tokens.sum() == pytest.approx(one.outlook.tokens.sum())
     assert (one.ends_with_s(0, 0.0) >= one.ends_s() - 1e-9).all()
 
@@ -81,9 +88,9 @@ def test_hold_kv_never_promises_more_than_the_room_and_starts_somebody(placement
     full = fleet(after, kv=20_000)
     allowance = hold_kv(full, Book.of(full))
     assert isinstance(allowance, KvPeaks)
-    assert allowance.peaks.held.shape[1] == len(PEAK_GRID)
-    for held, count in zip(allowance.peaks.held.max(axis=1), allowance.peaks.crowd.count,
-                           strict=True):  # fmt: skip
+    crowd = allowance.crowd
+    assert crowd.peaks.shape == (len(PEAK_GRID), 4)
+    for held, count in zip(crowd.peaks.max(axis=0), crowd.count, strict=True):
         assert count <= 1 or held <= PEAK_ROOM * 20_000 * 1.001
 
 
