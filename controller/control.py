@@ -207,13 +207,16 @@ async def workers(request: Request) -> Any:
     """Every worker, dead ones included."""
     up = _up(request)
     held = [t.worker for t in up.loop.trajectories.values()]
-    return [_worker(w, held.count(w.id)) for w in up.fleet.workers.values()]
+    can = up.fleet.can
+    return [_worker(w, can[w.id], held.count(w.id)) for w in up.fleet.workers.values()]
 
 
 @router.post("/workers", response_model=wire.WorkerState)
 async def add_worker(request: Request, asked: wire.WorkerIn) -> Any:
     """Register an engine; the same address again replaces it."""
-    return _worker(await compat.register(_up(request), asked.url, asked.degree), 0)
+    up = _up(request)
+    worker = await compat.register(up, asked.url, asked.degree)
+    return _worker(worker, up.fleet.can[worker.id], 0)
 
 
 @router.delete("/workers/{worker_id}")
@@ -302,7 +305,7 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def _worker(worker: Any, trajectories: int) -> wire.WorkerState:
+def _worker(worker: Any, can: Any, trajectories: int) -> wire.WorkerState:
     return wire.WorkerState(
         worker_id=worker.id,
         url=worker.url,
@@ -312,6 +315,7 @@ def _worker(worker: Any, trajectories: int) -> wire.WorkerState:
         trajectories=trajectories,
         kv_tokens=worker.latency.kv_tokens,
         launched=worker.launched,
+        missing=list(can.missing),
     )
 
 

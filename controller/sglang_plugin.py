@@ -32,6 +32,10 @@ RECEIVER = (
     "._broadcast_reqs_across_ranks"
 )
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+STATE = (
+    "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
+    ".get_internal_state"
+)
 PREEMPT = "sglang.srt.managers.schedule_policy.PrefillAdder.preempt_to_schedule"
 
 
@@ -146,6 +150,12 @@ def preempted(result: Any, *_: Any, **__: Any) -> Any:
     return result
 
 
+def stated(result: Any, *_: Any, **__: Any) -> Any:
+    """In /server_info: where priorities are taken, so that a controller finds the plugin."""
+    result.internal_state["heddle_priority_port"] = int(os.environ[PORT])
+    return result
+
+
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """{"changes": {rid: priority}}"""
@@ -193,3 +203,4 @@ def register() -> None:
     HookRegistry.register(RECEIVER, broadcast, HookType.AROUND)
     HookRegistry.register(POLICY, calc_priority, HookType.AROUND)
     HookRegistry.register(PREEMPT, preempted, HookType.AFTER)
+    HookRegistry.register(STATE, stated, HookType.AFTER)

@@ -262,6 +262,8 @@ class WorkerState(BaseModel):
     trajectories: int
     kv_tokens: int
     launched: bool
+    missing: list[str] = []
+    """What its engine cannot do, and what Heddle does instead."""
 
 
 class TrajectoryState(BaseModel):

@@ -145,7 +145,7 @@ async def loads(runner: Runner, _body: Body) -> Answer:
 
 async def metrics(runner: Runner, _body: Body) -> Answer:
     """Prometheus text."""
-    return replies.metrics(runner.engine, runner.now())
+    return replies.metrics(runner.engine, runner.now(), runner.began_s)
 
 
 def _tags(body: Body) -> set[str]:

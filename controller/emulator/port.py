@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import inf
 
+from heddle.controller.emulator.control import TAGS
 from heddle.controller.emulator.engine import Engine, PauseMode
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.span import Span
@@ -158,7 +159,18 @@ class VirtualEngine:
             kv_tokens=self.engine.scheduler.capacity,
             max_running=self.config.max_running,
             priority=self.config.priority_scheduling,
+            margin=self.config.preemption_threshold,
+            memory_saver=True,
         )
+
+    async def sleep(self) -> None:
+        """Give the memory back."""
+        self.engine.sleep(set(TAGS), self._loop.now_s)
+
+    async def wake(self) -> None:
+        """Serve again as soon as the weights are back."""
+        self.engine.wake(set(TAGS), self._loop.now_s)
+        self.arm()
 
     async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> int:
         """Prefill that context; returns how many tokens were new."""

@@ -115,7 +115,7 @@ def _core(engine: Engine, load: Loads) -> dict[str, Any]:
         "num_running_reqs": load.running,
         "num_waiting_reqs": load.waiting,
         "num_waiting_uncached_tokens": load.waiting_tokens,
-        "num_used_tokens": load.used_tokens,
+        "num_used_tokens": load.active_tokens,
         "num_active_tokens": load.active_tokens,
         "num_total_tokens": load.active_tokens + load.waiting_tokens,
         "max_total_num_tokens": load.capacity_tokens,
@@ -184,8 +184,17 @@ def model_info(engine: Engine) -> dict[str, Any]:
     }
 
 
-def metrics(engine: Engine, now_s: float) -> str:
-    """GET /metrics: the sglang:* names that mean something here."""
+def idle_s(engine: Engine, now_s: float, since_s: float) -> float:
+    """Fleet seconds without a pass; the one under way counts up to now, so that it never falls."""
+    count, under_way = engine.counters, engine.under_way(now_s)
+    busy_s = count.prefill_s + count.decode_s
+    if under_way is not None:
+        busy_s += under_way[2] - under_way[1]
+    return max(0.0, now_s - since_s - busy_s)
+
+
+def metrics(engine: Engine, now_s: float, since_s: float = 0.0) -> str:
+    """GET /metrics: the sglang:* names that mean something here; idle time counts from then on."""
     load, count, s = engine.loads(now_s), engine.counters, engine.scheduler
     used = load.active_tokens
     label = f'model_name="{engine.config.model}",tp_rank="0",worker="{engine.config.worker_id}"'
@@ -206,6 +215,7 @@ def metrics(engine: Engine, now_s: float) -> str:
         "generation_tokens_total": count.generated_tokens,
         "cached_tokens_total": count.cached_tokens,
         "evicted_tokens_total": s.cache.evicted_tokens,
+        "scheduler_idle_seconds_total": idle_s(engine, now_s, since_s),
         "num_requests_total": count.finished,
         "num_aborted_requests_total": count.aborted,
         "num_retracted_requests_total": s.retracted,

@@ -25,7 +25,7 @@ class Runner:
         """Open now, and ever."""
         self.lag_s = 0.0
         """The most fleet seconds that something was handed out after it was due."""
-        self._last_s = 0.0
+        self._last_s = self.began_s = clock.now_s()
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: dict[str, asyncio.Future[Finished]] = {}
 

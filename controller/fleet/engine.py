@@ -22,13 +22,28 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What an engine is: zeros where it does not say."""
+    """What an engine is and can: zeros where it does not say."""
 
     model: str = ""
     degree: int = 0
     kv_tokens: int = 0
     max_running: int = 0
     priority: bool = False
+    """It serves its queue by priority."""
+    margin: int | None = None
+    """It preempts for a priority that is more than this above another's; None: it never does."""
+    metrics: bool = False
+    """It says timings of a request, and counters."""
+    trace: bool = False
+    """It sends spans, of which Heddle asks for level 1."""
+    storage: str = ""
+    """Where its HiCache keeps pages that other engines may read."""
+    plugin: int = 0
+    """Port at which Heddle's plugin inside it takes new priorities."""
+    memory_saver: bool = False
+    """It can be put to sleep."""
+    missing: tuple[str, ...] = ()
+    """A sentence for each thing it cannot do: what Heddle does instead, and what would help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +97,12 @@ class Engine(Protocol):
 
     async def abort(self, rid: str) -> None:
         """Stop that request; says nothing when it is not there."""
+        ...
+
+    async def sleep(self) -> None:
+        """Give its memory back, KV included; EngineError while it has work, or if it cannot."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory again and serve."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import aiohttp
@@ -79,20 +80,18 @@ class SglangEngine:
         )
 
     async def capabilities(self) -> Capabilities:
-        """From /server_info, which merges the resolved arguments with the scheduler's state."""
+        """From /server_info, which merges the resolved arguments with the scheduler's state.
+
+        An engine that traces is told to do it at level 1: its default, 3, is a span a decode
+        iteration and request.
+        """
         info = await self._ask("/server_info")
-        states = info.get("internal_states") or [{}]
-        return Capabilities(
-            model=str(info.get("served_model_name") or info.get("model_path") or ""),
-            degree=int(info.get("tp_size") or 0),
-            kv_tokens=int(info.get("max_total_num_tokens") or 0),
-            max_running=int(
-                info.get("max_running_requests")
-                or states[0].get("effective_max_running_requests_per_dp")
-                or 0
-            ),
-            priority=bool(info.get("enable_priority_scheduling")),
-        )
+        can = capabilities_of(info)
+        if can.trace:
+            asked = self.send(f"/set_trace_level?level={TRACE_LEVEL}", b"{}", _JSON)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asked, ASK_S)
+        return can
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """POST, or GET where the body is empty, and the whole answer."""
@@ -135,6 +134,24 @@ class SglangEngine:
             body = orjson.dumps({"rid": rid})
             await asyncio.wait_for(self.send("/abort_request", body, _JSON), ASK_S)
 
+    async def sleep(self) -> None:
+        """Without the memory saver SGLang answers 200 and keeps everything: asked first."""
+        if not (await self.capabilities()).memory_saver:
+            message = f"the engine at {self.url} cannot sleep: {NO_MEMORY_SAVER}"
+            raise EngineError(message)
+        await self._occupation("release")
+
+    async def wake(self) -> None:
+        """Weights, graphs and KV room come back; the prefix cache is empty."""
+        await self._occupation("resume")
+
+    async def _occupation(self, verb: str) -> None:
+        reply = await self.send(f"/{verb}_memory_occupation", b"{}", _JSON)
+        if reply.status >= 400:
+            said = reply.body.decode(errors="replace")[:200]
+            message = f"the engine at {self.url} did not {verb} its memory: {said}"
+            raise EngineError(message)
+
     def _open(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:
         method = "POST" if body else "GET"
         return self._session.request(method, self.url + path, data=body or None, headers=headers)
@@ -155,6 +172,53 @@ class SglangEngine:
 
 
 _JSON: Final = {"Content-Type": "application/json"}
+TRACE_LEVEL: Final = 1
+NO_MEMORY_SAVER: Final = "it is never put asleep; start it with --enable-memory-saver"
+_MISSING: Final = {
+    "priority": "it serves in order of arrival, whatever order the plan has; start it with "
+    "--enable-priority-scheduling --default-priority-value 0",
+    "metrics": "a step's queue, prefill and decode are guessed from first and last byte; start it "
+    "with --enable-metrics",
+    "trace": "it sends no spans of its own; start it with --enable-trace",
+    "storage": "a move prefills the context again; start it with --enable-hierarchical-cache and "
+    "a --hicache-storage-backend that its neighbours share",
+    "plugin": "a request keeps the priority it was sent with; install heddle-rollout beside SGLang "
+    "and set HEDDLE_PRIORITY_PORT",
+    "memory_saver": NO_MEMORY_SAVER,
+}
+
+
+def capabilities_of(info: Mapping[str, Any]) -> Capabilities:
+    """What a /server_info says."""
+    state = (info.get("internal_states") or [{}])[0]
+    running = info.get("max_running_requests") or state.get("effective_max_running_requests_per_dp")
+    priority = bool(info.get("enable_priority_scheduling"))
+    preempts = priority and not info.get("disable_priority_preemption")
+    shares = bool(info.get("enable_hierarchical_cache"))
+    threshold = info.get("priority_scheduling_preemption_threshold")
+    can = Capabilities(
+        model=str(info.get("served_model_name") or info.get("model_path") or ""),
+        degree=int(info.get("tp_size") or 0),
+        kv_tokens=int(info.get("max_total_num_tokens") or 0),
+        max_running=int(running or 0),
+        priority=priority,
+        margin=int(threshold or 0) if preempts else None,
+        metrics=bool(info.get("enable_metrics")),
+        trace=bool(info.get("enable_trace")),
+        storage=str(info.get("hicache_storage_backend") or "") if shares else "",
+        plugin=int(state.get("heddle_priority_port") or 0),
+        memory_saver=bool(info.get("enable_memory_saver")),
+    )
+    missing = [sentence for name, sentence in _MISSING.items() if not getattr(can, name)]
+    if priority and info.get("default_priority_value", 0) is None:
+        missing.append(UNRANKED)
+    return replace(can, missing=tuple(missing))
+
+
+UNRANKED: Final = (
+    "a request without a priority comes after all others there; start it with "
+    "--default-priority-value 0"
+)
 
 
 def _total(ranks: Any, key: str) -> int:

@@ -30,6 +30,8 @@ class Fleet:
         self._law_of = law_of
         self._engine_at = engine_at
         self.workers: dict[str, LiveWorker] = {}
+        self.can: dict[str, Capabilities] = {}
+        """Worker id -> what its engine said when it joined."""
         self._generation: dict[str, int] = {}
 
     @property
@@ -61,6 +63,7 @@ class Fleet:
             joined_ns=self._clock.now_ns(),
         )
         self.workers[worker_id] = worker
+        self.can[worker_id] = said or Capabilities()
         return worker
 
     def leave(self, worker_id: str) -> LiveWorker | None:

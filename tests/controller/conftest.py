@@ -14,6 +14,9 @@ import uvicorn
 from heddle.controller.dataplane import asgi
 from heddle.controller.service import App, ControllerConfig, create_app
 
+pytest.register_assert_rewrite(
+    "contract_fleets", "contract_requests", "contract_spans", "contract_steering"
+)
 TOKEN = "secret-of-the-test"
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from engine_processes import FLAGS, HEDDLE, HERE, SGLANG, Engine, free_port, running
+from contract_calls import Engine
+from engine_processes import HEDDLE, free_port, running
 
 from heddle.collector.client import CollectorClient
 
@@ -44,21 +45,15 @@ def agent(controller: str, number: int) -> None:
 
 
 def test_busy_share_is_within_five_points_of_what_two_engines_count(
-    sglang: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sglang: Engine, neighbour: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
-    other = f"http://127.0.0.1:{port}"
     ports = {name: free_port() for name in ("CONTROLLER", "OTLP_HTTP", "OTLP_GRPC", "QUERIES")}
     for name, number in ports.items():
         monkeypatch.setitem(os.environ, f"HEDDLE_PORTS__{name}", str(number))
     controller = f"http://127.0.0.1:{ports['CONTROLLER']}"
-    second = [HERE / "serve.sh", SGLANG, str(port), *FLAGS]
-    workers = ["--worker", sglang.url, "--worker", other]
+    workers = ["--worker", sglang.url, "--worker", neighbour.url]
     up = [HEDDLE, "up", *workers, "--data", tmp_path, "--no-dashboard"]
-    with (
-        running(second, f"{other}/health", tmp_path / "second.log"),
-        running(up, f"{controller}/heddle/v1/healthz", tmp_path / "up.log"),
-    ):
+    with running(up, f"{controller}/heddle/v1/healthz", tmp_path / "up.log"):
         token = (tmp_path / "token").read_text().strip()
         begin = {"run": RUN, "rollout": ROLLOUT, "kind": "train", "expected": TRAJECTORIES}
         said = {"Authorization": f"Bearer {token}"}

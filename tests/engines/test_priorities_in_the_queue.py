@@ -6,45 +6,27 @@ that the order in which requests end is the order of the queue.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from engine_processes import FLAGS, HERE, ROOT, SGLANG, free_port, running
+from contract_calls import SLOTS
+
+from heddle.controller.fleet.sglang import capabilities_of
 
 pytestmark = pytest.mark.timeout(900)
 
-REQUESTS, CHANGES, SLOTS, BLOCKED = 64, 200, 2, 600
+REQUESTS, CHANGES, BLOCKED = 64, 200, 600
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
-def engine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, str]]:
+@pytest.fixture(params=["plugged_tp1", "plugged_tp2"], ids=["tp1", "tp2"])
+def engine(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Its address and that of the plugin's port."""
-    folder = tmp_path_factory.mktemp("plugin")
-    shutil.copy(ROOT / "controller" / "sglang_plugin.py", folder / "heddle_sglang_plugin.py")
-    info = folder / "heddle_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: heddle-plugin\nVersion: 0.1\n")
-    entry = "[sglang.srt.plugins]\nheddle = heddle_sglang_plugin:register\n"
-    (info / "entry_points.txt").write_text(entry)
-    port, changes = free_port(), free_port()
-    url = f"http://127.0.0.1:{port}"
-    flags = [*FLAGS, f"--max-running-requests={SLOTS}", f"--tp-size={request.param}"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEDDLE_PLUGINS", str(folder))
-        patch.setenv("HEDDLE_PRIORITY_PORT", str(changes))
-        if request.param > 1:
-            patch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "|".join(["0", "1"][: request.param]))
-        log = folder / "engine.log"
-        with running([HERE / "serve.sh", SGLANG, str(port), *flags], f"{url}/health", log):
-            yield url, f"http://127.0.0.1:{changes}"
+    engine, changes = request.getfixturevalue(request.param)
+    return engine.url, changes
 
 
 def generate(url: str, rid: str, tokens: int) -> dict[str, Any]:
@@ -124,3 +106,11 @@ def test_a_wrong_change_is_refused_with_a_sentence(engine: tuple[str, str]) -> N
     reply = httpx.post(changes, content=b'{"changes": [1]}', timeout=30)
     assert reply.status_code == 400
     assert "integer priority" in reply.json()["error"]
+
+
+def test_an_engine_with_the_plugin_says_where_it_takes_changes(engine: tuple[str, str]) -> None:
+    url, changes = engine
+    can = capabilities_of(httpx.get(f"{url}/server_info", timeout=30).json())
+    assert changes.endswith(f":{can.plugin}")
+    assert not any("HEDDLE_PRIORITY_PORT" in sentence for sentence in can.missing)
+    assert can.storage == "file"

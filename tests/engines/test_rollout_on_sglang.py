@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 import polars as pl
 import pytest
-from engine_processes import HEDDLE, Engine, free_port, running
+from contract_calls import Engine
+from engine_processes import HEDDLE, free_port, running
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.tracing import Emitter, Tracer, Trajectory

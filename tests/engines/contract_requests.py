@@ -1,19 +1,15 @@
-"""What Heddle relies on in an engine: true of a genuine SGLang, and of the emulated one alike."""
+"""What does Heddle rely on in an engine's answers, whichever kind it is?
+
+Claims without an engine: a tier imports them and brings the fixture `http`.
+"""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
 
 import httpx
-import pytest
-from engine_processes import Engine
-
-# The first test of a kind waits for its engine to start.
-pytestmark = pytest.mark.timeout(420)
+from contract_calls import Going, ask, body_of, load, prompt, until
 
 TIMINGS = (
     "queue_time",
@@ -25,34 +21,9 @@ TIMINGS = (
 )
 
 
-@pytest.fixture
-def http(engine: Engine) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=engine.url, timeout=60.0) as client:
-        yield client
-
-
-def prompt(start: int, tokens: int) -> list[int]:
-    """Another *start* shares no prefix; all ids are inside the tiny model's vocabulary of 370.
-
-    An id outside it ends a genuine engine: nothing checks it before the embedding's lookup.
-    """
-    return [10 + (start * 37 + i * 7 + (i * i) % 11) % 350 for i in range(tokens)]
-
-
-def ask(http: httpx.Client, ids: list[int], new: int, **body: Any) -> dict[str, Any]:
-    sampling = {"max_new_tokens": new, "ignore_eos": True}
-    reply = http.post("/generate", json={"input_ids": ids, "sampling_params": sampling, **body})
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
 def events(http: httpx.Client, ids: list[int], new: int) -> list[str]:
     """The data lines of a streamed answer."""
-    body = {
-        "input_ids": ids,
-        "sampling_params": {"max_new_tokens": new, "ignore_eos": True},
-        "stream": True,
-    }
+    body = body_of(ids, new, stream=True)
     with http.stream("POST", "/generate", json=body) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         return [line.removeprefix("data: ") for line in reply.iter_lines() if line]
@@ -78,11 +49,13 @@ def test_timings_come_in_the_order_of_a_steps_life(http: httpx.Client) -> None:
     assert parts <= meta["e2e_latency"] + 0.01
 
 
-def test_timings_are_unix_seconds(http: httpx.Client) -> None:
-    before = time.time()
+def test_timings_are_unix_seconds_of_the_engines_clock(
+    http: httpx.Client, now: Callable[[], float]
+) -> None:
+    before = now()
     meta = ask(http, prompt(3, 20), 2)["meta_info"]
     assert before - 1 <= meta["request_received_ts"] <= meta["request_finished_ts"]
-    assert meta["request_finished_ts"] <= time.time() + 1
+    assert meta["request_finished_ts"] <= now() + 1
 
 
 def test_a_request_id_is_echoed(http: httpx.Client) -> None:
@@ -129,32 +102,73 @@ def test_a_stream_grows_and_closes_with_done(http: httpx.Client) -> None:
 
 
 def test_an_abort_keeps_the_partial_output_and_its_cache(http: httpx.Client) -> None:
-    context, answers = prompt(9, 64), []
-    long = threading.Thread(
-        target=lambda: answers.append(ask(http, context, 4000, rid="abort9-0-0"))
-    )
-    long.start()
-    deadline = time.monotonic() + 30
-    while long.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.5)
-        assert http.post("/abort_request", json={"rid": "abort9-0-0"}).status_code == 200
-    long.join(60)
-    (answer,) = answers
+    context = prompt(9, 64)
+    long = Going(str(http.base_url), body_of(context, 4000, rid="abort9-0-0")).begun(5)
+    assert http.post("/abort_request", json={"rid": "abort9-0-0"}).status_code == 200
+    answer = long.end()
     meta = answer["meta_info"]
     assert meta["finish_reason"]["type"] == "abort"
-    assert 0 < len(answer["output_ids"]) == meta["completion_tokens"] < 4000
+    assert 5 <= len(answer["output_ids"]) == meta["completion_tokens"] < 4000
     resumed = ask(http, context + answer["output_ids"], 2)["meta_info"]
-    assert resumed["cached_tokens"] >= 64
+    # All of the prompt, and of the output all but at most the token that was under way.
+    assert resumed["cached_tokens"] >= 64 + meta["completion_tokens"] - 2
+
+
+def test_an_abort_of_no_live_id_stops_nothing(http: httpx.Client) -> None:
+    long = Going(str(http.base_url), body_of(prompt(12, 16), 60, rid="dead12-1")).begun()
+    assert http.post("/abort_request", json={"rid": "dead12"}).status_code == 200
+    assert long.end()["meta_info"]["finish_reason"]["type"] == "length"
+
+
+def test_an_abort_takes_every_request_whose_id_begins_so(http: httpx.Client) -> None:
+    """Why ids must be free of prefixes: the scheduler matches by beginning."""
+    url = str(http.base_url)
+    short, long, other = (
+        Going(url, body_of(prompt(13 + i, 16), 1500, rid=rid))
+        for i, rid in enumerate(("pre13-1", "pre13-10", "pre13-2"))
+    )
+    for each in (short, long, other):
+        each.begun()
+    http.post("/abort_request", json={"rid": "pre13-1"})
+    assert [x.end()["meta_info"]["finish_reason"]["type"] for x in (short, long)] == ["abort"] * 2
+    assert other.alive
+    http.post("/abort_request", json={"abort_all": True})
+    assert other.end()["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+def test_an_id_that_is_live_is_refused(http: httpx.Client) -> None:
+    long = Going(str(http.base_url), body_of(prompt(17, 16), 3000, rid="twice17")).begun()
+    again = http.post("/generate", json=body_of(prompt(18, 16), 2, rid="twice17"))
+    assert again.status_code == 400
+    assert "Duplicate request ID" in again.text
+    assert long.alive
+    http.post("/abort_request", json={"rid": "twice17"})
+    long.end()
+
+
+def test_a_client_that_leaves_ends_its_request(http: httpx.Client) -> None:
+    body = body_of(prompt(19, 16), 7000, stream=True, rid="gone19")
+    with http.stream("POST", "/generate", json=body) as reply:
+        next(reply.iter_lines())
+    until(lambda: load(http)["num_running_reqs"] == 0)
 
 
 def test_loads_say_what_the_controller_polls(http: httpx.Client) -> None:
-    reply = http.get("/v1/loads", params={"include": "core,memory,queues"}).json()
-    (load,) = reply["loads"]
-    for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens"):
-        assert load[name] >= 0
-    assert load["max_total_num_tokens"] > 0
-    assert load["max_running_requests"] > 0
-    assert 0 <= load["token_usage"] <= 1
+    until(lambda: load(http)["num_running_reqs"] == 0)
+    idle = load(http)
+    assert idle["max_total_num_tokens"] > 0
+    assert idle["max_running_requests"] > 0
+    # The prefix cache is full of ended requests: what can be evicted is not used.
+    assert idle["num_used_tokens"] == idle["token_usage"] == 0
+    body = body_of(prompt(20, 400), 3000, rid="load20")
+    long = Going(str(http.base_url), body).begun(20)
+    busy = until(lambda: (now := load(http))["num_running_reqs"] and now)
+    assert busy["num_running_reqs"] == 1
+    assert busy["num_waiting_reqs"] == 0
+    assert 400 <= busy["num_used_tokens"] <= 3500
+    assert 0 < busy["token_usage"] < 1
+    http.post("/abort_request", json={"rid": "load20"})
+    long.end()
 
 
 def test_the_server_names_its_model_and_its_degree(http: httpx.Client) -> None:
