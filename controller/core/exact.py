@@ -51,7 +51,8 @@ class Columns:
     def sorted(cls, rows: Floats) -> Columns:
         """From rows of output, prompt, observation tokens, steps, tool seconds."""
         order = np.argsort(-rows[:, 0], kind="stable")
-        output, prompt, observed, steps, tool_s = rows[order].T
+        # Column by column: each is contiguous then, and prefix sums take half the time.
+        output, prompt, observed, steps, tool_s = (column[order] for column in rows.T)
         return cls(order, output, prompt, observed, steps, tool_s)
 
     def __len__(self) -> int:
