@@ -50,6 +50,7 @@ def collector_settings(settings: Settings) -> CollectorSettings:
             keep_s=None if c.keep_days is None else c.keep_days * DAY_S,
             keep_bytes=None if c.keep_gb is None else int(c.keep_gb * 1e9),
         ),
+        silent_s=c.silent_s,
         memory_limit=c.memory_limit,
         capture=c.capture,
     )

@@ -77,6 +77,8 @@ class CollectSettings(_Part):
     seal_after_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = 3_600.0
     keep_days: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     keep_gb: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    silent_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 3_600.0
+    """A trajectory without an end is abandoned when nothing of it came for that long."""
     memory_limit: str = "1GB"
     sql_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     sql_rows: Annotated[int, Field(gt=0)] = 1_000_000

@@ -40,7 +40,6 @@ _BY_TRAJECTORY: Final = ("run_id", "rollout_id", "trajectory_id")
 _BY_ROLLOUT: Final = ("run_id", "rollout_id")
 SUMS: Final = ("rolled_states", "rolled_trajectories", "rolled_rollouts")
 """Tables of sums that go when their spans do."""
-_STORED: Final = "(SELECT * FROM spans UNION ALL BY NAME SELECT * FROM sealed)"
 
 
 def touching(incoming: str, number: int | None = None) -> str:
@@ -177,7 +176,7 @@ class Rollups:
         if arrived:
             parts.append(_states("arrived", "(FROM due WHERE NOT anew)", "true"))
         if anew:
-            parts.append(_states(_STORED, "(FROM due WHERE anew)", _narrowed(anew)))
+            parts.append(_states("stored", "(FROM due WHERE anew)", _narrowed(anew)))
         self._replace("rolled_states", rollouts, _merged(" UNION ALL BY NAME ".join(parts)))
         # What is open counts too, but may go again.
         opened = _states("markers", "due", _narrowed(rollouts))

@@ -1,6 +1,7 @@
 -- What the tables mean. `spans` and `markers` themselves are made from collector/conventions.py
 -- (columns.SCHEMA), so that a new attribute is one line there; everything here is a view. The
--- `rolled_` tables hold sums over spans, kept up to date by collector/rollups.py.
+-- `rolled_` tables hold sums over spans, kept up to date by collector/rollups.py; `stored`, `ended`
+-- and `everything` are of collector/sealed.py.
 -- A marker row stands for the span it announces: that span's id and op, no end. The writer drops
 -- it when the span arrives. Every view keeps run_id, rollout_id and trajectory_id plain, so that
 -- a filter on them reaches the scan.
@@ -8,16 +9,23 @@
 CREATE OR REPLACE VIEW rollout_ends AS
 SELECT run_id, rollout_id, end_ns FROM rolled_rollouts WHERE end_ns IS NOT NULL;
 
--- What has no end is running, or abandoned once its rollout has ended.
+-- Trajectories of which nothing came for a while (store_file.SILENT_S), by the collector's own clock.
+CREATE OR REPLACE VIEW silent AS
+SELECT run_id, rollout_id, trajectory_id FROM rolled_trajectories
+WHERE heard_ns < epoch_ns(now()) - {silent_ns};
+
+-- What has no end is running, or abandoned once its rollout has ended or its trajectory is silent.
+-- Those few are joined apart, so that reading a million ended ones joins nothing.
 CREATE OR REPLACE VIEW stated AS
+SELECT *, 'finished' AS state FROM ended
+UNION ALL BY NAME
 SELECT e.*,
-    CASE
-        WHEN e.end_ns IS NOT NULL THEN 'finished'
-        WHEN r.end_ns IS NOT NULL THEN 'abandoned'
-        ELSE 'running'
-    END AS state
-FROM everything e
-LEFT JOIN rollout_ends r ON e.run_id = r.run_id AND e.rollout_id = r.rollout_id;
+    CASE WHEN r.end_ns IS NOT NULL OR s.run_id IS NOT NULL THEN 'abandoned' ELSE 'running' END
+        AS state
+FROM (SELECT * FROM everything WHERE end_ns IS NULL) e
+LEFT JOIN rollout_ends r ON e.run_id = r.run_id AND e.rollout_id = r.rollout_id
+LEFT JOIN silent s ON e.run_id = s.run_id AND e.trajectory_id = s.trajectory_id
+    AND e.rollout_id IS NOT DISTINCT FROM s.rollout_id;
 
 CREATE OR REPLACE VIEW steps AS
 SELECT * FROM stated
@@ -41,13 +49,15 @@ SELECT *, hidden_ns / 1e9 AS hidden_s, exposed_ns / 1e9 AS exposed_s
 FROM stated WHERE op = 'heddle.move';
 
 -- A trajectory is finished when its own span came; without one (no client sends it), when its
--- rollout has ended. One that crosses rollouts has a row in each.
+-- rollout has ended. It is abandoned when neither came, only silence. One that crosses rollouts has
+-- a row in each.
 CREATE OR REPLACE VIEW trajectories AS
 SELECT s.* EXCLUDE (explicit_calls, all_calls, explicit_ns, all_tool_ns),
     CASE
         WHEN s.root_end_ns IS NOT NULL THEN 'finished'
         WHEN r.end_ns IS NULL AND (s.rollout_id IS NOT NULL OR s.has_root OR s.has_open_step)
-            THEN 'running'
+            THEN CASE WHEN s.heard_ns < epoch_ns(now()) - {silent_ns}
+                THEN 'abandoned' ELSE 'running' END
         WHEN s.has_root OR s.has_open_step THEN 'abandoned'
         ELSE 'finished'
     END AS state,
@@ -70,6 +80,7 @@ WITH sums AS (
     SELECT run_id, rollout_id,
         min(start_ns) AS start_ns,
         max(seen_ns) AS seen_ns,
+        max(heard_ns) AS heard_ns,
         count(*) AS trajectories,
         count(*) FILTER (state = 'finished') AS finished,
         sum(steps) AS steps,
@@ -81,7 +92,11 @@ WITH sums AS (
     GROUP BY run_id, rollout_id
 )
 SELECT run_id, rollout_id, o.kind, o.preset, o.policies,
-    CASE WHEN o.end_ns IS NULL THEN 'running' ELSE 'finished' END AS state,
+    CASE
+        WHEN o.end_ns IS NOT NULL THEN 'finished'
+        WHEN s.heard_ns < epoch_ns(now()) - {silent_ns} THEN 'abandoned'
+        ELSE 'running'
+    END AS state,
     coalesce(o.start_ns, s.start_ns) AS start_ns,
     o.end_ns,
     greatest(coalesce(o.end_ns, s.seen_ns, o.start_ns) - coalesce(o.start_ns, s.start_ns), 0) / 1e9

@@ -1,8 +1,9 @@
 """Which Parquet files hold the spans of sealed rollouts, and how do queries see them?
 
 `sealed_files` lists them; the view `sealed` reads exactly those, the partition columns from their
-paths, so that a filter on run or rollout opens the files of that rollout alone; `everything` is the
-spans and markers of the database with those. Files that another collector put into the same data
+paths, so that a filter on run or rollout opens the files of that rollout alone; `stored` is
+the spans of the database and those, `ended` the ones with an end, `everything` has the markers too.
+Files that another collector put into the same data
 set are not listed here: it answers for them.
 """
 
@@ -42,9 +43,14 @@ def publish(connection: duckdb.DuckDBPyConnection) -> None:
     parts = [_EMPTY, *(f"SELECT * FROM {reading(urls)}" for _, urls in groups)]
     connection.execute(f"CREATE OR REPLACE VIEW sealed AS {' UNION ALL BY NAME '.join(parts)}")
     # Planning a hundred columns of a table that is empty costs 3 ms in every query.
-    tables = ["spans", "markers", *(["sealed"] if groups else [])]
-    union = " UNION ALL BY NAME ".join(f"SELECT * FROM {table}" for table in tables)
-    connection.execute(f"CREATE OR REPLACE VIEW everything AS {union}")
+    stored = ["spans", *(["sealed"] if groups else [])]
+    views = {
+        "stored": [f"SELECT * FROM {table}" for table in stored],
+        "everything": [f"SELECT * FROM {table}" for table in ("markers", *stored)],
+        "ended": [f"SELECT * FROM {table} WHERE end_ns IS NOT NULL" for table in stored],
+    }
+    for view, parts in views.items():
+        connection.execute(f"CREATE OR REPLACE VIEW {view} AS {' UNION ALL BY NAME '.join(parts)}")
 
 
 def reading(urls: list[str]) -> str:

@@ -82,6 +82,7 @@ class CollectorService:
             threads=s.threads,
             bound_bytes=s.bound_bytes,
             sealed_url=s.sealed_url,
+            silent_s=s.silent_s,
         )
         ingest = Ingest(store, s.tokens.ingest, SenderLimits(s.sender_bytes_per_s), s.capture)
         self._ingest = ingest

@@ -10,6 +10,7 @@ from heddle.collector.ingest import MAX_BODY_BYTES
 from heddle.collector.queries.sql import Limits
 from heddle.collector.security import Tokens
 from heddle.collector.store import BOUND_BYTES
+from heddle.collector.store_file import SILENT_S
 from heddle.collector.upkeep import Keeping
 
 
@@ -37,6 +38,8 @@ class CollectorSettings:
     sealed_url: str | None = None
     """Where sealed rollouts go: a folder or any fsspec URL; DATA/sealed when not given."""
     keeping: Keeping = field(default_factory=Keeping)
+    silent_s: float = SILENT_S
+    """A trajectory with no end is abandoned when nothing of it came for that long."""
     memory_limit: str = "1GB"
     """DuckDB's; a commit or query that needs more spills or fails, the process lives."""
     threads: int = 2

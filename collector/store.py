@@ -25,7 +25,7 @@ from heddle.collector.commit import Committer
 from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable, Unstorable
 from heddle.collector.rollups import Rollups
 from heddle.collector.sealed import Place
-from heddle.collector.store_file import open_file
+from heddle.collector.store_file import SILENT_S, open_file
 from heddle.collector.timings import Timings
 
 FILE_NAME: Final = "heddle.duckdb"
@@ -58,8 +58,9 @@ class Store:
         bound_bytes: int = BOUND_BYTES,
         window_s: float = WINDOW_S,
         sealed_url: str | None = None,
+        silent_s: float = SILENT_S,
     ) -> None:
-        self._memory_limit, self._threads = memory_limit, threads
+        self._memory_limit, self._threads, self._silent_s = memory_limit, threads, silent_s
         self.path, self.notice = path, ""
         self.bound_bytes = bound_bytes
         self.waiting_bytes = 0
@@ -135,7 +136,12 @@ class Store:
         self._connection.close()
 
     def _open(self) -> None:
-        opened = open_file(self.path, memory_limit=self._memory_limit, threads=self._threads)
+        opened = open_file(
+            self.path,
+            memory_limit=self._memory_limit,
+            threads=self._threads,
+            silent_s=self._silent_s,
+        )
         self._connection = opened.connection
         self.notice = opened.notice or self.notice
         self.place.lock_down(opened.connection)

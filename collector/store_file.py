@@ -22,6 +22,9 @@ from heddle.collector.errors import CollectorError, StoreHeld, StoreTooNew
 from heddle.collector.floods import TABLE_SQL as FOLDS_SQL
 
 SCHEMA_VERSION: Final = 2
+SILENT_S: Final = 3_600
+"""A trajectory with no end is abandoned when nothing of it came for that long: tools take minutes,
+and a span that comes after all makes it running again."""
 TABLES: Final = ("spans", "markers")
 _SQL: Final = {
     pa.string(): "VARCHAR",
@@ -49,32 +52,38 @@ class Opened:
     notice: str = ""
 
 
-def open_file(path: Path, *, memory_limit: str, threads: int) -> Opened:
+def open_file(path: Path, *, memory_limit: str, threads: int, silent_s: float = SILENT_S) -> Opened:
     """Open or make the file; StoreHeld, StoreTooNew or CollectorError when that must not be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
         "threads": threads,
         "preserve_insertion_order": False,
+        # Merging row groups made every third checkpoint of 5 million spans take 0.7 to 3 s, with
+        # all commits waiting; without it each takes 0.1 s. `Store.tidy` merges when nothing comes.
+        "max_vacuum_tasks": 0,
+        "allowed_configs": ["max_vacuum_tasks"],
         # A reader's SQL must not find Python variables of whoever runs it.
         "python_enable_replacements": False,
     }
     try:
-        return _ready(path, config)
+        return _ready(path, config, silent_s)
     except duckdb.Error as error:
         if not any(sign in str(error) for sign in _DAMAGED):
             raise _refusal(path, error) from error
         notice = _set_aside(path, error)
-    return Opened(_ready(path, config).connection, notice)
+    return Opened(_ready(path, config, silent_s).connection, notice)
 
 
-def _ready(path: Path, config: dict[str, str | bool | int | float | list[str]]) -> Opened:
+def _ready(
+    path: Path, config: dict[str, str | bool | int | float | list[str]], silent_s: float
+) -> Opened:
     connection = duckdb.connect(str(path), config=config)
     try:
         notice = _keep_a_copy(connection, path)
         # One transaction: a process killed here leaves the file as it was; one fsync, not twelve.
         connection.begin()
-        _prepare(connection, path)
+        _prepare(connection, path, silent_s)
         connection.commit()
     except BaseException:
         connection.close()
@@ -108,7 +117,7 @@ def _keep_a_copy(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
     return notice
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _prepare(connection: duckdb.DuckDBPyConnection, path: Path, silent_s: float) -> None:
     connection.execute(
         "CREATE TABLE IF NOT EXISTS heddle_schema (version INTEGER, conventions VARCHAR);"
         "CREATE TABLE IF NOT EXISTS heartbeat (at_ns BIGINT);"
@@ -126,7 +135,8 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         _add_columns(connection, table)
     sealed.prepare(connection)
     rollups.prepare(connection, list(_columns()))
-    connection.execute(Path(__file__).with_name("schema.sql").read_text())
+    views = Path(__file__).with_name("schema.sql").read_text()
+    connection.execute(views.replace("{silent_ns}", f"{silent_s * 1e9:.0f}"))
     if version is None or version < SCHEMA_VERSION:
         connection.execute("INSERT INTO heddle_schema VALUES (?, ?)", [SCHEMA_VERSION, c.VERSION])
     if version is None:

@@ -136,3 +136,30 @@ def test_sums_of_another_definition_are_computed_anew(tmp_path):
         connection.execute("DELETE FROM rolled_trajectories")
     with closing(Store(path)) as store:
         assert sums(store, "trajectories") == before
+
+
+def test_a_trajectory_that_fell_silent_is_abandoned_though_its_rollout_runs(tmp_path):
+    path = tmp_path / "h.duckdb"
+    sent = [
+        span(1, "chat", "done", "r", 1, 9, 2),
+        span(2, "invoke_agent", "done", "r", 1, 9, None),
+        span(3, "chat", "lost", "r", 1, 9, 2),
+        span(-5, "chat", "lost", "r", 10, 10, 3),
+        span(-6, "heddle.worker", None, "r", 1, 1, 0),
+    ]
+    asked = (
+        "SELECT trajectory_id, state FROM trajectories",
+        "SELECT op, state FROM stated WHERE end_ns IS NULL",
+        "SELECT rollout_id, state FROM rollouts",
+    )
+    for silent_s, state in ((3_600.0, "running"), (0.0, "abandoned"), (3_600.0, "running")):
+        with closing(Store(path, silent_s=silent_s)) as store:
+            put(store, sent)
+            with store.reading() as cursor:
+                found = [dict(cursor.execute(text).fetchall()) for text in asked]
+        assert found == [
+            {"done": "finished", "lost": state},
+            # A worker speaks only when it comes and goes.
+            {"chat": state, "heddle.worker": "running"},
+            {"r": state},
+        ]
