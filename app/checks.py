@@ -24,11 +24,12 @@ OTHER_VARIABLES: Final = frozenset(
 
 def profile(system: str, model: str) -> None:
     """The GPU type and the model must be ones whose speed is known."""
-    from heddle.models.latency import SYSTEMS, known_models
+    from heddle.models.latency import SYSTEMS, is_measured, known_models
 
-    if system not in SYSTEMS:
+    if system not in SYSTEMS and not is_measured(system):
         asked = f"system {system!r} (--system or HEDDLE_FLEET__SYSTEM)"
-        fail(f"{asked} is not known; choose one of {', '.join(SYSTEMS)}")
+        measured = "or a file that `heddle profile` measured"
+        fail(f"{asked} is not known; choose one of {', '.join(SYSTEMS)}, {measured}")
     known = known_models(system)
     if model.rsplit("/", 1)[-1] not in known:
         asked = f"model {model!r} (--model or HEDDLE_FLEET__MODEL)"

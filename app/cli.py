@@ -24,6 +24,7 @@ COMMANDS: Final = (  # in the order of --help; the function is `run` of the modu
     "collect",
     "control",
     "engine",
+    "profile",
     "dash",
     "switch",
     "plan",

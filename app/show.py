@@ -99,6 +99,31 @@ def counter(title: str, unit: str) -> Generator[Callable[[int], None], None, Non
 
 
 @contextmanager
+def steps(title: str, unit: str) -> Generator[Callable[[int, int], None], None, None]:
+    """A bar over (done, total); without a terminal, a line for each quarter done."""
+    if not ERR.is_terminal:
+        said = [0]
+
+        def line(done: int, total: int) -> None:
+            if (quarter := 4 * done // max(total, 1)) > said[0]:
+                said[0] = quarter
+                say(f"{title}: {done}/{total} {unit}")
+
+        yield line
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(f"{{task.completed:.0f}}/{{task.total:.0f}} {unit}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=ERR) as progress:
+        task = progress.add_task(title, total=1)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
 def spinner(title: str) -> Generator[None, None, None]:
     """For a wait whose length nobody knows."""
     if not ERR.is_terminal:

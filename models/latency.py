@@ -1,7 +1,8 @@
 """How long do decode, prefill, a launch and a move take, as far as the planner believes?
 
-The fitted closed forms of `profiles/*.json`, in seconds and tokens. They are estimates (see
-`profiles/README.md`), a measured profile replaces them; the emulated engine never reads them.
+The fitted closed forms of `profiles/*.json`, in seconds and tokens, or of a file that `heddle
+profile` measured. The shipped ones are estimates (see `profiles/README.md`); the emulated engine
+never reads any of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,8 +41,16 @@ class UnknownSystem(LatencyError):
 
     def __init__(self, system: str) -> None:
         super().__init__(
-            f"no latency profile for system {system!r}; known systems are {', '.join(SYSTEMS)}"
+            f"no latency profile for system {system!r}; known systems are {', '.join(SYSTEMS)} "
+            "(or the .json file that `heddle profile URL` measured)"
         )
+
+
+class UnreadableProfile(LatencyError):
+    """A file that should be a profile is none."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} is no profile of `heddle profile`: {why}")
 
 
 class UnknownModel(LatencyError):
@@ -132,7 +142,7 @@ def known_models(system: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def load_profile(system: str, model: str) -> Profile:
-    """The shipped profile; `model` may carry an organisation ("Qwen/Qwen3-14B")."""
+    """A shipped or a measured profile; `model` may carry an organisation ("Qwen/Qwen3-14B")."""
     models = _document(system)["models"]
     name = model.rsplit("/", 1)[-1]
     if name not in models:
@@ -151,13 +161,32 @@ def load_profile(system: str, model: str) -> Profile:
 
 @lru_cache(maxsize=8)
 def _document(system: str) -> dict[str, Any]:
+    if is_measured(system):
+        return _measured(Path(system))
     if system not in SYSTEMS:
         raise UnknownSystem(system)
     return json.loads((files("heddle.models.profiles") / f"{system}.json").read_text("utf-8"))
 
 
+def is_measured(system: str) -> bool:
+    """Whether it names a file of `heddle profile`."""
+    return system.endswith(".json")
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnreadableProfile(path, str(error)) from error
+    if not isinstance(found, dict) or "models" not in found:
+        raise UnreadableProfile(path, "it has no models")
+    return found
+
+
 def _law(degree: int, row: Mapping[str, Any], weight_bytes: int) -> Law:
     decode, prefill, share = row["decode_ms"], row["prefill_ms"], weight_bytes / degree
+    measured = row.get("times_s", {})
+    load_s = measured.get("load_s", weight_bytes / DISK_BYTES_PER_S)
     return Law(
         degree=degree,
         a_s=decode["a"] / 1e3,
@@ -167,8 +196,8 @@ def _law(degree: int, row: Mapping[str, Any], weight_bytes: int) -> Law:
         p1_s=prefill["p1"] / 1e3,
         p2_s=prefill["p2"] / 1e3,
         kv_tokens=row["kv_capacity_tokens"],
-        launch_s=START_FIXED_S + weight_bytes / DISK_BYTES_PER_S,
-        wake_s=WAKE_FIXED_S + share / HOST_BYTES_PER_S,
-        sleep_s=SLEEP_FIXED_S,
-        load_s=weight_bytes / DISK_BYTES_PER_S,
+        launch_s=measured.get("launch_s", START_FIXED_S + load_s),
+        wake_s=measured.get("wake_s", WAKE_FIXED_S + share / HOST_BYTES_PER_S),
+        sleep_s=measured.get("sleep_s", SLEEP_FIXED_S),
+        load_s=load_s,
     )

@@ -142,7 +142,7 @@ def test_an_engine_counts_the_seconds_in_which_it_had_nothing_to_do(http: httpx.
 def full(preempting: Engine) -> list[Going]:
     """Both slots taken, one after the other, for longer than a test takes."""
     return [
-        Going(preempting.url, body_of(prompt(50 + i, 24), 3000, rid=f"full{i}-0")).begun()
+        Going(preempting.url, body_of(prompt(50 + i, 24), 2500, rid=f"full{i}-0")).begun()
         for i in range(SLOTS)
     ]
 
@@ -177,18 +177,20 @@ def test_the_queue_is_served_by_priority_and_then_by_age(
 def test_a_request_waits_unless_its_priority_is_beyond_the_margin(
     preempting: Engine, full: list[Going]
 ) -> None:
-    within = Going(preempting.url, body_of(prompt(70, 20), 2, rid="within70", priority=MARGIN))
-    beyond = Going(preempting.url, body_of(prompt(71, 20), 2, rid="beyond71", priority=MARGIN + 1))
-    beyond.end()
-    assert within.alive
-    assert within.tokens == 0
+    done: list[str] = []
+    body = body_of(prompt(70, 20), 2, rid="within70", priority=MARGIN)
+    within = Going(preempting.url, body, done=done)
+    assert still(within) == 0
     assert all(each.alive for each in full)
-    # The newest of the lowest gave its slot away; it keeps its tokens and goes on afterwards.
-    had = full[1].tokens
-    ended(full[:1])
+    body = body_of(prompt(71, 20), 2, rid="beyond71", priority=MARGIN + 1)
+    beyond = Going(preempting.url, body, done=done)
+    # The newest of the lowest gives its slot away, to the one in the queue after that.
+    beyond.end()
     within.end()
-    full[1].begun(had + 5)
-    ended(full[1:])
+    assert done == ["beyond71", "within70"]
+    # It keeps its tokens and goes on afterwards.
+    full[1].begun(full[1].tokens + 5)
+    ended(full)
     assert [each.last["meta_info"]["num_retractions"] for each in full] == [0, 1]
     assert len(full[1].last["output_ids"]) == full[1].last["meta_info"]["completion_tokens"]
 
@@ -198,7 +200,7 @@ def test_an_abort_of_a_queued_request_ends_it_without_a_token(
 ) -> None:
     queued = Going(preempting.url, body_of(prompt(72, 20), 5, rid="queued72"))
     with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
-        until(lambda: load(http)["num_waiting_reqs"] == 1)
+        until(lambda: load(http)["num_waiting_reqs"])
         post(http, "/abort_request", rid="queued72")
     meta = queued.end()["meta_info"]
     assert meta["finish_reason"]["type"] == "abort"
