@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from heddle.app.commands import options
 
-TYPER = options.help_with("heddle engine --port 30000 --degree 2 --model Qwen3-14B")
+TYPER = options.help_with(
+    "heddle engine --port 30000 --degree 2 --model Qwen3-14B",
+    "heddle engine --system profiles/Qwen3-14B/v0001.json",
+)
 
 
 def run(
@@ -17,7 +21,18 @@ def run(
     degree: Annotated[int, typer.Option(help="GPUs of this engine.", min=1)] = 1,
     worker_id: Annotated[str, typer.Option("--worker-id", help="Its name in the fleet.")] = "w0",
     model: Annotated[str, typer.Option(help="Model it serves.")] = "Qwen3-14B",
-    system: Annotated[str, typer.Option(help="GPU type: h100_sxm or h200_sxm.")] = "h100_sxm",
+    system: Annotated[
+        str, typer.Option(help="GPU type, h100_sxm or h200_sxm, or a measured profile.")
+    ] = "h100_sxm",
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="KV room; else what the profile says fits.", min=64)
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option(help="Requests that run at once.", min=1)
+    ] = None,
+    preemption_threshold: Annotated[
+        int | None, typer.Option(help="Preempt beyond that priority margin; else never.", min=0)
+    ] = None,
     seed: options.Seed = 0,
     launch_delay: Annotated[
         float,
@@ -30,21 +45,32 @@ def run(
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
-    """Serve one emulated SGLang engine."""
+    """Serve one emulated SGLang engine.
+
+    A measured profile (of heddle profile) brings its own model, degree and limits.
+    """
     from heddle.app import checks
     from heddle.controller.clock import Clock
     from heddle.controller.emulator.http import serve
     from heddle.controller.emulator.request import EngineConfig
+    from heddle.controller.emulator.sweep import is_sweep, load_sweep, measured_config
     from heddle.controller.emulator.truth import TruthParams
 
-    checks.profile(system, model)
     checks.host(host)
-    config = EngineConfig(
-        system=system,
-        model=model,
-        degree=degree,
+    params = TruthParams(seed=seed)
+    truth = load_sweep(system, params) if is_sweep(system) else None
+    if truth is None:
+        checks.profile(system, model)
+        config = EngineConfig(system=system, model=model, degree=degree)
+    else:
+        config = measured_config(truth)
+    config = replace(
+        config,
         worker_id=worker_id,
-        truth=TruthParams(seed=seed),
+        truth=params,
+        kv_tokens=kv_tokens,
+        max_running=max_running or config.max_running,
+        preemption_threshold=preemption_threshold,
     )
     clock = Clock(clock_origin_ns, clock_speed)
-    serve(config, host=host, port=port, clock=clock, launch_s=launch_delay)
+    serve(config, host=host, port=port, clock=clock, launch_s=launch_delay, truth=truth)

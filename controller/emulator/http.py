@@ -31,6 +31,7 @@ from heddle.controller.emulator.parse import (
 )
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.runner import Runner
+from heddle.controller.emulator.truth import Truth
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -45,8 +46,10 @@ COMPLETIONS: Final = "/v1/completions"
 class EngineApp:
     """The ASGI application of one engine."""
 
-    def __init__(self, config: EngineConfig, clock: Clock, port: int = 0) -> None:
-        self.runner = Runner(Engine(config), clock, port)
+    def __init__(
+        self, config: EngineConfig, clock: Clock, port: int = 0, truth: Truth | None = None
+    ) -> None:
+        self.runner = Runner(Engine(config, truth), clock, port)
         self.config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,6 +140,7 @@ def serve(
     port: int = 30_000,
     clock: Clock | None = None,
     launch_s: float = 0.0,
+    truth: Truth | None = None,
 ) -> None:
     """Serve one engine until it is told to stop; a port in use raises PortInUse.
 
@@ -144,7 +148,7 @@ def serve(
     """
     time.sleep(max(0.0, (clock or Clock()).wall_s(launch_s)))
     listener = bind(host, port)
-    app = EngineApp(config, clock or Clock(), listener.getsockname()[1])
+    app = EngineApp(config, clock or Clock(), listener.getsockname()[1], truth)
     # What exists now lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -59,13 +59,16 @@ def generate_request(body: Body) -> Request:
     if not isinstance(sampling, dict):
         sentence = "sampling_params must be an object"
         raise BadRequest(sentence)
+    wanted = cast("Body", sampling)
+    limit = _count("max_new_tokens", wanted.get("max_new_tokens"), 128)
+    least = _count("min_new_tokens", wanted.get("min_new_tokens"), 0)
     return Request(
         rid=_rid(body),
         ids=tokens_of(_string(text, "text")) if raw is None else _ids(raw),
-        max_new_tokens=_count("max_new_tokens", cast("Body", sampling).get("max_new_tokens"), 128),
+        max_new_tokens=limit,
         priority=_count("priority", body.get("priority"), 0, least=-(2**63)),
-        ignore_eos=bool(cast("Body", sampling).get("ignore_eos", False)),
-        salt=_salt(body, cast("Body", sampling).get("sampling_seed")),
+        ignore_eos=bool(wanted.get("ignore_eos", False)) or least >= limit,
+        salt=_salt(body, wanted.get("sampling_seed")),
         text=raw is None,
     )
 

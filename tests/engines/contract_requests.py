@@ -198,3 +198,10 @@ def test_a_wrong_body_is_refused_with_a_sentence(http: httpx.Client) -> None:
     reply = http.post("/generate", json=body)
     assert reply.status_code == 400
     assert "max_new_tokens" in reply.text
+
+
+def test_a_least_output_as_long_as_the_limit_is_an_exact_output(http: httpx.Client) -> None:
+    """As a workload replays known lengths without the full reservation that ignore_eos gets."""
+    sampling = {"max_new_tokens": 400, "min_new_tokens": 400}
+    body = {"input_ids": prompt(21, 12), "sampling_params": sampling}
+    assert http.post("/generate", json=body).json()["meta_info"]["completion_tokens"] == 400
