@@ -1,0 +1,138 @@
+"""Does the emulated engine's prefix cache behave as a genuine one's when trajectories sit in tools?
+
+By hand, about five minutes on two quiet cores:
+
+    python tests/engines/cache_truth.py --sweep profiles/tiny-qwen3/v0001.sweep
+
+Starts a genuine SGLang and the emulated one with the timings in that file, replays the same
+rollouts on both and prints the table of docs/results/cache-truth.md. With --host a third engine
+has HiCache's host tier: the emulated one has none to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from engine_processes import FLAGS, HEDDLE, HERE, ORDER_ONLY, SGLANG, free_port, running
+from replayed_rollouts import Outcome, Plan, machine_line, plans, replay
+
+from heddle.controller.emulator.sweep import load_sweep
+from heddle.controller.emulator.truth import TruthParams
+
+KV, SLOTS, SEED = 4096, 8, 5
+WORKING_SETS = (0.5, 1.0, 1.5, 2.0, 3.0)
+TOOL_S = {"short": 0.05, "long": 1.5}
+HOST = (
+    "--enable-hierarchical-cache", "--hicache-ratio=3", "--hicache-io-backend=direct",
+    "--hicache-mem-layout=layer_first", "--hicache-write-policy=write_through",
+)  # fmt: skip
+
+
+def rollout(share: float, tool_s: float) -> list[Plan]:
+    """Trajectories whose final contexts together are that many times the KV room."""
+    shape: dict[str, Any] = {
+        "prompt": (60, 120), "steps": (3, 5), "output": (12, 28), "observation": (30, 90),
+    }  # fmt: skip
+    many = plans(SEED, 200, tool_s=tool_s, **shape)
+    total, chosen = 0, list[Plan]()
+    for plan in many:
+        if total >= share * KV:
+            break
+        chosen.append(plan)
+        total += plan.final_tokens
+    return chosen
+
+
+def settings() -> list[tuple[float, str, bool]]:
+    return [
+        (share, gap, first) for gap in TOOL_S for first in (False, True) for share in WORKING_SETS
+    ]
+
+
+def start(exits: ExitStack, folder: Path, sweep: str, *, host: bool) -> dict[str, str]:
+    """Kind -> address of an engine that answers."""
+    limit = f"--max-running-requests={SLOTS}"
+    ports = {kind: free_port() for kind in ("genuine", "emulated", *(("host",) if host else ()))}
+    urls = {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
+    room = ["--kv-tokens", str(KV), "--max-running", str(SLOTS)]
+    commands = {
+        "genuine": [HERE / "serve.sh", SGLANG, str(ports["genuine"]), *FLAGS, *ORDER_ONLY, limit],
+        "emulated": [HEDDLE, "engine", "--port", str(ports["emulated"]), "--system", sweep, *room],
+    }
+    if host:
+        port = str(ports["host"])
+        commands["host"] = [HERE / "serve.sh", SGLANG, port, *FLAGS, *ORDER_ONLY, limit, *HOST]
+    for kind, command in commands.items():
+        log = folder / f"{kind}.log"
+        exits.enter_context(running(command, f"{urls[kind]}/health", log, TOKENS=str(KV)))
+    return urls
+
+
+def row(setting: tuple[float, str, bool], found: dict[str, Outcome]) -> dict[str, Any]:
+    share, gap, first = setting
+    said: dict[str, Any] = {
+        "working_set": share, "tools": gap, "order": "in-flight first" if first else "fcfs",
+    }  # fmt: skip
+    for kind, outcome in found.items():
+        said[kind] = {
+            "hit": round(outcome.hit_rate * 100, 1),
+            "retractions": outcome.retractions,
+            "makespan_s": round(outcome.makespan_s, 2),
+            "host": round(outcome.host_rate * 100, 1),
+        }
+    return said
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    kinds = [kind for kind in ("genuine", "emulated", "host") if kind in rows[0]]
+    head = ["working set", "tools", "order"]
+    for kind in kinds:
+        head += [f"{kind}: hit %", "retractions", "makespan s"]
+    lines = [head, ["---", "---", "---", *["---:"] * (3 * len(kinds))]]
+    for said in rows:
+        line = [f"{said['working_set']:.1f} x KV", said["tools"], said["order"]]
+        for kind in kinds:
+            one = said[kind]
+            hit = f"{one['hit']:.1f}" + (f" (host {one['host']:.1f})" if kind == "host" else "")
+            line += [hit, str(one["retractions"]), f"{one['makespan_s']:.2f}"]
+        lines.append(line)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweep", required=True)
+    parser.add_argument("--host", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as exits:
+        urls = start(exits, Path(folder), asked.sweep, host=asked.host)
+        for setting in settings():
+            share, gap, first = setting
+            todo = rollout(share, TOOL_S[gap])
+            found = {
+                kind: asyncio.run(replay([url], todo, returning_first=first))
+                for kind, url in urls.items()
+            }
+            rows.append(row(setting, found))
+    if asked.json:
+        sys.stdout.write(json.dumps(rows, indent=1))
+        return
+    worst = max(abs(said["genuine"]["hit"] - said["emulated"]["hit"]) for said in rows)
+    work = blake2b(repr(rollout(3.0, 1.0)).encode(), digest_size=6).hexdigest()
+    truth = load_sweep(asked.sweep, TruthParams()).hash
+    sys.stdout.write(f"{table(rows)}\n\nLargest difference of hit rates {worst:.1f} points. ")
+    sys.stdout.write(f"Seed {SEED}, workload {work}, truth {truth}.\n{machine_line()}\n")
+
+
+if __name__ == "__main__":
+    main()
