@@ -80,11 +80,21 @@ class Beliefs:
 
     def of(self, run: str) -> GroupHistory:
         """The run's history; an empty one knows only how far lengths usually spread."""
-        return self.histories.setdefault(run, GroupHistory())
+        known = self.histories.get(run)
+        if known is None:
+            known = self.histories[run] = GroupHistory()
+        return known
+
+    def seen_of(self, run: str) -> Seen:
+        """The run's sums."""
+        known = self.seen.get(run)
+        if known is None:
+            known = self.seen[run] = Seen()
+        return known
 
     def rates(self, run: str) -> Rates:
         """The run's rates as seen here."""
-        return self.seen.setdefault(run, Seen()).rates()
+        return self.seen_of(run).rates()
 
     async def refresh(self, run: str, rollout: str) -> str:
         """Fetch the history before that rollout; returns what the predictions rest on."""
@@ -141,7 +151,7 @@ class Beliefs:
                 task=trajectory.task,
                 trajectory=trajectory.id,
             )
-        seen = self.seen.setdefault(trajectory.run, Seen())
+        seen = self.seen_of(trajectory.run)
         seen.finished += 1
         seen.total_tokens += trajectory.output_tokens
 

@@ -246,8 +246,7 @@ async def sync_state(request: Request) -> Any:
 @router.get("/decisions")
 async def decisions(request: Request, limit: int = 100) -> list[dict[str, Any]]:
     """The newest releases and moves first."""
-    newest = list(_up(request).loop.decisions)[::-1]
-    return newest[: max(1, limit)]
+    return _up(request).loop.decisions.newest(limit)
 
 
 @router.get(

@@ -10,7 +10,8 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from hashlib import blake2b
+from typing import Literal, NamedTuple
 
 from heddle.controller.core.types import Latency, Length, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
@@ -18,8 +19,7 @@ from heddle.controller.fleet.engine import Engine
 from heddle.controller.shape import Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(NamedTuple):
     """Where a step goes, and what its span and headers say of the decision."""
 
     worker: LiveWorker
@@ -30,8 +30,7 @@ class Grant:
     decision: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(NamedTuple):
     """What the loop needs to know of a request beside whose it is."""
 
     prompt_tokens: int = 0
@@ -86,6 +85,11 @@ class LiveTrajectory:
     run: str
     id: str
     number: int
+    key: str = field(init=False)
+    """Unique over all runs."""
+    digest: str = field(init=False)
+    """Of the key; of fixed width, so that rids made with it are prefix-free: SGLang aborts by
+    prefix."""
     group: str | None = None
     rollout: str | None = None
     sample: int | None = None
@@ -116,10 +120,9 @@ class LiveTrajectory:
     known: Trajectory | None = None
     """The fact as last told; None: something changed since."""
 
-    @property
-    def key(self) -> str:
-        """Unique over all runs."""
-        return f"{self.run}/{self.id}"
+    def __post_init__(self) -> None:
+        self.key = f"{self.run}/{self.id}"
+        self.digest = blake2b(self.key.encode(), digest_size=8).hexdigest()
 
     @property
     def state(self) -> Literal["held", "running", "tool"]:
@@ -140,7 +143,9 @@ class LiveTrajectory:
 
     def _fact(self) -> Trajectory:
         first = self.waiting[0] if self.waiting else None
-        context = max(self.context_tokens, first.prompt_tokens if first else 0)
+        context = self.context_tokens
+        if first is not None and first.prompt_tokens > context:
+            context = first.prompt_tokens
         return Trajectory(
             id=self.key,
             arrival=first.arrival if first else self.number,

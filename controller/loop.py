@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from hashlib import blake2b
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 
-from heddle.controller.beliefs import Beliefs, Seen
+from heddle.controller.beliefs import Beliefs
 from heddle.controller.clock import Clock
 from heddle.controller.core.decide import decide_at_home, roams
-from heddle.controller.core.types import Move, Release, Switches, Trajectory
+from heddle.controller.core.types import Release, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
 from heddle.controller.dataplane.usage import Usage
+from heddle.controller.decided import Decided
 from heddle.controller.deciding import Decider
 from heddle.controller.errors import Aborted, ControllerError, NoWorker
 from heddle.controller.fleet.workers import Fleet
@@ -39,8 +37,6 @@ BEAT_S: Final = 0.5
 engines."""
 FORGET_S: Final = 6 * 3600.0
 """Fleet seconds after which a trajectory that never said it finished is dropped."""
-DECISIONS_KEPT: Final = 2000
-_SAID: Final = ("trajectory", "worker", "rank", "priority", "because")
 NOBODY: Final = (
     "no worker takes steps; begin a rollout (POST /heddle/v1/rollouts) or register an engine "
     "(POST /heddle/v1/workers)"
@@ -71,7 +67,7 @@ class Loop:
         self.table = Table(journal)
         self.trajectories = self.table.by_key
         self.open_rollout = self.table.open_rollout
-        self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
+        self.decisions = Decided()
         self.failures = 0
         self.last_failure = ""
         self._mover = Mover(clock, fleet, journal, spans, self._returns)
@@ -126,7 +122,8 @@ class Loop:
             grant=asyncio.get_running_loop().create_future(),
             attempt=attempt,
         )
-        trajectory.last_step = max(trajectory.last_step, index)
+        if index > trajectory.last_step:
+            trajectory.last_step = index
         trajectory.waiting.append(step)
         trajectory.changed()
         self.spans.arrived(step)
@@ -168,7 +165,8 @@ class Loop:
         else:
             self.beliefs.survives(trajectory)
             self._believe(trajectory)
-        self.poke()
+        if any(self._asking()):
+            self.poke()
 
     def drop(self, step: Step, error: str) -> None:
         """The step ends without an answer: the client left, the engine failed, an abort."""
@@ -176,7 +174,7 @@ class Loop:
         if step in step.trajectory.waiting:
             step.trajectory.waiting.remove(step)
             if not step.trajectory.waiting:
-                self._undecided.get(step.trajectory.run, {}).pop(step.trajectory, None)
+                self._decided(step.trajectory)
         self._stop_running(step)
         self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         step.trajectory.last_end_ns = self.clock.now_ns()
@@ -218,40 +216,48 @@ class Loop:
 
     def _turn(self) -> None:
         self._poked = False
-        returned, self._returned = self._returned, {}
-        by_run: dict[str, list[LiveTrajectory]] = {}
-        for trajectory in returned:
-            by_run.setdefault(trajectory.run, []).append(trajectory)
-        for run, those in by_run.items():
-            self._guarded(run, lambda run=run, those=those: self._send_home(run, those))
+        if self._returned:
+            returned, self._returned = self._returned, {}
+            by_run: dict[str, list[LiveTrajectory]] = {}
+            for trajectory in returned:
+                by_run.setdefault(trajectory.run, []).append(trajectory)
+            for run, those in by_run.items():
+                self._guarded(run, self._send_home, those)
+        for run in list(self._asking()):
+            self.pace.ask(run)
+
+    def _asking(self) -> Iterator[str]:
+        """Runs that a full decision could change something for."""
         for run in self.table.runs:
             if self._undecided.get(run) or self.switchboard.of(run).migration != "off":
-                self.pace.ask(run)
+                yield run
 
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""
-        home = list[Trajectory]()
+        home, workers = list[Trajectory](), self.fleet.workers
         switches = self.switchboard.of(run)
+        may_stay = not roams(switches)
         for trajectory in returned:
             if not trajectory.waiting or trajectory.moving:
                 continue
-            worker = self.fleet.workers.get(trajectory.worker or "")
-            if worker is not None and worker.alive and not roams(switches):
+            worker = workers.get(trajectory.worker or "")
+            if may_stay and worker is not None and worker.alive:
                 self._refresh(trajectory)
                 home.append(trajectory.fact())
             else:
                 self._undecided.setdefault(run, {})[trajectory] = None
-        releases = decide_at_home(home, self.beliefs.rates(run), switches) if home else []
-        for release in releases:
-            self._release(self.trajectories[release.trajectory], release, switches)
-        self._note(run, releases, (), switches)
+        if home:
+            releases = decide_at_home(home, self.beliefs.rates(run), switches)
+            for release in releases:
+                self._release(self.trajectories[release.trajectory], release, switches)
+            self.decisions.note(self.clock.now_ns(), run, switches.order, releases)
 
     def _decide(self, run: str) -> None:
-        self._guarded(run, lambda: self._decide_all(run))
+        self._guarded(run, self._decide_all)
 
-    def _guarded(self, run: str, decision: Callable[[], None]) -> None:
+    def _guarded(self, run: str, decision: Callable[..., None], *args: object) -> None:
         try:
-            decision()
+            decision(run, *args)
         except Exception as error:  # noqa: BLE001 (the loop must live; counted, held steps told)
             self.failures += 1
             self.last_failure = f"{type(error).__name__}: {error}"
@@ -272,7 +278,8 @@ class Loop:
             self._release(self.trajectories[release.trajectory], release, switches)
         for move in plan.moves:
             self._mover.carry(self.trajectories[move.trajectory], move)
-        self._note(run, plan.releases, plan.moves, switches)
+        made = (*plan.releases, *plan.moves)
+        self.decisions.note(self.clock.now_ns(), run, switches.order, made)
 
     def _refresh(self, trajectory: LiveTrajectory) -> None:
         if trajectory.believed != self.switchboard.of(trajectory.run).prediction:
@@ -283,35 +290,28 @@ class Loop:
         if trajectory.worker != worker.id:
             trajectory.worker = worker.id
             self.journal.pin(trajectory.run, trajectory.id, worker.id)
-        now_ns = self.clock.now_ns()
-        self._undecided.get(trajectory.run, {}).pop(trajectory, None)
+        now_ns, rank = self.clock.now_ns(), release.rank
+        self._decided(trajectory)
         waiting, trajectory.waiting = trajectory.waiting, []
         trajectory.changed()
+        decision = f"{switches.order},{switches.placement};rank={rank}"
         for step in waiting:
             step.released_ns = now_ns
             step.predicted = trajectory.remaining
             step.predictor_version = trajectory.predictor_version
-            step.granted = Grant(
-                worker=worker,
-                rid=f"{_digest(trajectory.key)}-{step.index:05d}-{step.attempt:02d}",
-                rank=release.rank,
-                priority=release.priority,
-                because=release.because,
-                decision=f"{switches.order},{switches.placement};rank={release.rank}",
+            rid = f"{trajectory.digest}-{step.index:05d}-{step.attempt:02d}"
+            step.granted = grant = Grant(
+                worker, rid, rank, release.priority, release.because, decision
             )
             trajectory.running.add(step)
             worker.running += 1
             if not step.grant.done():
-                step.grant.set_result(step.granted)
+                step.grant.set_result(grant)
 
-    def _note(
-        self, run: str, releases: Sequence[Release], moves: Sequence[Move], switches: Switches
-    ) -> None:
-        at = {"at_ns": self.clock.now_ns(), "run": run, "order": switches.order}
-        for one in releases:  # asdict costs ten times as much, and every step comes by here
-            said = {name: getattr(one, name) for name in _SAID}
-            self.decisions.append({**at, "kind": "release", **said})
-        self.decisions.extend({**at, "kind": "move", **asdict(one)} for one in moves)
+    def _decided(self, trajectory: LiveTrajectory) -> None:
+        undecided = self._undecided.get(trajectory.run)
+        if undecided:
+            undecided.pop(trajectory, None)
 
     # what is known
 
@@ -319,7 +319,7 @@ class Loop:
         if trajectory.waiting or trajectory.running or not trajectory.last_end_ns:
             return
         self.spans.tool(trajectory, now_ns)
-        seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
+        seen = self.beliefs.seen_of(trajectory.run)
         tool_s = max(now_ns - trajectory.last_end_ns, 0) / 1e9
         seen.tools, seen.tool_s = seen.tools + 1, seen.tool_s + tool_s
         trajectory.shape.tool_ended(tool_s)
@@ -327,7 +327,7 @@ class Loop:
     def _grow(self, trajectory: LiveTrajectory, step: Step, usage: Usage) -> None:
         context = usage.input_tokens + usage.output_tokens
         trajectory.shape.stepped(trajectory.context_tokens, usage.input_tokens, usage.output_tokens)
-        seen = self.beliefs.seen.setdefault(trajectory.run, Seen())
+        seen = self.beliefs.seen_of(trajectory.run)
         if trajectory.steps:
             seen.gained_tokens += max(context - trajectory.context_tokens, 0)
             seen.output_tokens += usage.output_tokens
@@ -358,11 +358,12 @@ class Loop:
         self._mover.arrived(trajectory, None, None)
         self.beliefs.finished(trajectory, truncated=truncated)
         self.journal.unpin(trajectory.run, trajectory.id)
-        self._undecided.get(trajectory.run, {}).pop(trajectory, None)
+        self._decided(trajectory)
 
     def _stop_running(self, step: Step) -> None:
-        if step in step.trajectory.running:
-            step.trajectory.running.discard(step)
+        running = step.trajectory.running
+        if step in running:
+            running.discard(step)
             step.trajectory.changed()
             if step.granted is not None:
                 step.granted.worker.running -= 1
@@ -386,8 +387,3 @@ class Loop:
                     self._leave(trajectory, truncated=True)
             self._decider.forget(self.table.runs)
             self.poke()
-
-
-def _digest(key: str) -> str:
-    # Fixed width keeps rids prefix-free: SGLang aborts by prefix.
-    return blake2b(key.encode(), digest_size=8).hexdigest()

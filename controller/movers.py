@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Final
 
 from heddle.controller.clock import Clock
@@ -80,8 +79,7 @@ class Mover:
     async def _warm(self, trajectory: LiveTrajectory, move: LiveMove, ids: bytes) -> None:
         target = self._fleet.workers[move.target]
         self._count += 1
-        digest = blake2b(trajectory.key.encode(), digest_size=8).hexdigest()
-        rid = f"{digest}-w{self._count:07d}"
+        rid = f"{trajectory.digest}-w{self._count:07d}"
         trace, parent = trace_of(trajectory)
         headers = {
             "Content-Type": "application/json",

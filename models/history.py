@@ -167,7 +167,10 @@ class GroupHistory:
         return known.n if known else 0
 
     def _group(self, group: str, task: str | None) -> _Group:
-        return self._groups.setdefault(group, _Group(task or ""))
+        known = self._groups.get(group)
+        if known is None:
+            known = self._groups[group] = _Group(task or "")
+        return known
 
     def level(self, task: str | None) -> Level:
         """What a group of that task is expected to be; of a task never seen, what tasks are."""

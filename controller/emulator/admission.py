@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from heddle.controller.emulator.batch import CLIP_TOKENS, Batch, Live
 from heddle.controller.emulator.cache import PrefixCache
@@ -53,6 +53,7 @@ class Scheduler:
         self.full = False
         self.retracted = 0
         self.preempted = 0
+        self._preempts = config.preemption_threshold is not None
 
     @property
     def available_tokens(self) -> int:
@@ -70,13 +71,16 @@ class Scheduler:
         second = -float(live.request.max_new_tokens) if longest else live.arrival_s
         live.order = (rank, second, live.sequence)
         live.queued_at_s = now_s
-        insort(self.waiting, live, key=_ORDER)
+        if self.waiting:
+            insort(self.waiting, live, key=_ORDER)
+        else:
+            self.waiting.append(live)
 
     def take(self, tokens: int) -> None:
         """Make tokens of KV private to a request, evicting what stands in the way."""
         cache = self.cache
-        self.private_tokens += tokens
-        over = self.private_tokens + cache.locked_tokens + cache.evictable_tokens - self.capacity
+        self.private_tokens = own = self.private_tokens + tokens
+        over = own + cache.locked_tokens + cache.evictable_tokens - self.capacity
         if over > 0:
             cache.evict(over)
 
@@ -85,24 +89,26 @@ class Scheduler:
         if self.chunked is None and not self.waiting:
             return []
         parts = self._continue_chunk()
-        room = self.config.chunk_tokens - sum(part.new for part in parts)
-        if self.config.preemption_threshold is not None:
+        if self._preempts:
             self.full = False
         if self.chunked is not None or self.full or not self.waiting:
             return parts
-        promised = sum(min(p.live.remaining, CLIP_TOKENS) for p in parts)
+        room, promised = self.config.chunk_tokens, 0
+        for part in parts:
+            room -= part[1]
+            promised += min(part[0].remaining, CLIP_TOKENS)
         for live in list(self.waiting):
             if room <= 0 or self.chunked is not None:
                 break
             if not self._slot(live, len(parts), promised, now_s):
                 self.full = True
                 break
-            part = self._admit_one(live, room, promised, now_s)
-            if part is None:
+            new = self._admit_one(live, room, promised, now_s)
+            if not new:
                 self.full = bool(self.running or parts)
                 break
-            parts.append(part)
-            room -= part.new
+            parts.append(Part(live, new, live.held))
+            room -= new
             promised += min(live.remaining, CLIP_TOKENS)
         return parts
 
@@ -133,50 +139,51 @@ class Scheduler:
         self.running.remove(live)
         self.drop(live)
         live.retractions += 1
-        live.ids = live.tokens()
+        live.restart()
         self.queue(live, now_s)
 
     def keep(self, live: Live, tokens: int, now_s: float) -> None:
         """Put its first `tokens` into the tree and lock them: private KV becomes shared."""
-        ids = live.ids if tokens <= len(live.ids) else live.tokens()
-        _, node = self.cache.insert(ids, tokens, now_s)  # pyright: ignore[reportArgumentType]
-        self.cache.lock(node)
-        self.drop(live)
-        live.node, live.held, live.done = node, tokens, tokens
+        ids: Any = live.ids if tokens <= live.size else live.tokens()
+        live.node = self.cache.keep(live.node, ids, tokens, now_s)
+        live.held = live.done = tokens
+        self._disown(live)
 
-    def _match(self, live: Live, now_s: float) -> tuple[int, Node]:
-        # At least one token is always prefilled: it gives the first output.
-        return self.cache.match(
-            live.ids,  # pyright: ignore[reportArgumentType] (ids or spans, by the engine's kind)
-            len(live.ids) - 1,
-            now_s,
-        )
+    def leave(self, live: Live, tokens: int, now_s: float) -> None:
+        """Put its first `tokens` into the tree, where they may go: it is done."""
+        ids: Any = live.ids if tokens <= live.size else live.tokens()
+        self.cache.leave(live.node, ids, tokens, now_s)
+        live.node, live.held, live.done = None, 0, 0
+        self._disown(live)
 
     def drop(self, live: Live) -> None:
         """Give up its locks and its private KV."""
         if live.node is not None:
             self.cache.unlock(live.node)
+        live.node, live.held, live.done = None, 0, 0
+        self._disown(live)
+
+    def _disown(self, live: Live) -> None:
         own = live.private
         if own:
             self.private_tokens -= own
             live.settled_private -= own
-        live.node, live.held, live.done = None, 0, 0
 
     def _retraction_key(self, live: Live) -> tuple[int, int, int, int]:
         """The first to go has the least output, then the longest prompt, then came last."""
         by_priority = self.config.retraction_policy == "priority"
         rank = live.request.priority if by_priority else 0
-        return rank, live.out, -len(live.request.ids), -live.sequence
+        return rank, live.out, -live.prompt_tokens, -live.sequence
 
     def _continue_chunk(self) -> list[Part]:
         live = self.chunked
         if live is None:
             return []
-        new = min(len(live.ids) - live.done, self.config.chunk_tokens)
+        new = min(live.size - live.done, self.config.chunk_tokens)
         part = Part(live, new, live.done)
         self.take(new)
         live.own(live.private + new)
-        if live.done + new == len(live.ids):
+        if live.done + new == live.size:
             self.chunked = None
         return [part]
 
@@ -184,14 +191,14 @@ class Scheduler:
         """A request slot, if need be by preempting."""
         if len(self.running) + taking < self.config.max_running:
             return True
-        if self.config.preemption_threshold is None:
+        if not self._preempts:
             return False
         return self._preempt(live, promised, now_s)
 
     def _preempt(self, live: Live, promised: int, now_s: float) -> bool:
         threshold = self.config.preemption_threshold or 0
         held, _ = self._match(live, now_s)
-        need = len(live.ids) - held + min(live.remaining, CLIP_TOKENS)
+        need = live.size - held + min(live.remaining, CLIP_TOKENS)
         need -= self.available_tokens - self._reserved() - promised
         victims: list[Live] = []
         worst_first = sorted(self.running, key=lambda r: (r.request.priority, -r.sequence))
@@ -209,30 +216,38 @@ class Scheduler:
         self.preempted += len(victims)
         return True
 
+    def _match(self, live: Live, now_s: float) -> tuple[int, Node]:
+        # At least one token is always prefilled: it gives the first output.
+        ids: Any = live.ids
+        return self.cache.match(ids, live.size - 1, now_s)
+
     def _reserved(self) -> float:
         """Tokens set aside for what is running or half prefilled."""
         reserved = self.ratio * self.running.promised()
         if self.chunked is not None:
-            left = len(self.chunked.ids) - self.chunked.done - self.chunked.private
+            left = self.chunked.size - self.chunked.done - self.chunked.private
             reserved += left + min(self.chunked.remaining, CLIP_TOKENS)
         return reserved
 
-    def _admit_one(self, live: Live, room: int, promised: int, now_s: float) -> Part | None:
+    def _admit_one(self, live: Live, room: int, promised: int, now_s: float) -> int:
+        """How many tokens of it are prefilled now; 0: it does not fit."""
+        cache = self.cache
         held, node = self._match(live, now_s)
-        self.cache.lock(node)
-        extend = len(live.ids) - held
+        cache.lock(node)
+        extend = live.size - held
         total = extend + min(live.remaining, CLIP_TOKENS)
-        if total >= self.available_tokens - self._reserved() - promised:
-            self.cache.unlock(node)
-            return None
+        free = self.capacity - self.private_tokens - cache.locked_tokens
+        if total >= free - self._reserved() - promised:
+            cache.unlock(node)
+            return 0
         live.node, live.held, live.done = node, held, held
-        new = min(extend, room)
+        new = extend if extend < room else room
         self.take(new)
-        live.own(new)
+        live.settled_private = new
         self.waiting.remove(live)
         if new < extend:
             self.chunked = live
         live.queue_s += now_s - live.queued_at_s
-        live.entry_s = now_s if live.entry_s is None else live.entry_s
-        live.cached = held if live.cached is None else live.cached
-        return Part(live, new, held)
+        if live.entry_s is None:
+            live.entry_s, live.cached = now_s, held
+        return new

@@ -7,8 +7,9 @@ logarithm of the batch, not the batch.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ from heddle.controller.emulator.tree import Node
 
 # schedule_policy.py: output promised to a request counts at most this much when admitting.
 CLIP_TOKENS: Final = 4096
+_FIRST: Final = itemgetter(0)
 
 
 class Batch:
@@ -57,28 +59,30 @@ class Batch:
 
     def add(self, live: Live) -> None:
         """It decodes from the next iteration on."""
-        self._joins += 1
-        live.join(self, self._joins)
+        self._joins = joined = self._joins + 1
+        done, end_at = self.done, live.join(self, joined)
         self._members[live] = None
-        self.contexts += len(live.request.ids) + live.out
-        heapq.heappush(self._ends, (live.end_at, live.joined, live))
-        if live.end_at - self.done > CLIP_TOKENS:
+        self.contexts += live.prompt_tokens + live.settled_out
+        heappush(self._ends, (end_at, joined, live))
+        if end_at - done > CLIP_TOKENS:
             self._long += 1
-            heapq.heappush(self._longs, (live.end_at - CLIP_TOKENS, live.joined, live))
+            heappush(self._longs, (end_at - CLIP_TOKENS, joined, live))
         else:
             self._short += 1
-            self._short_ends += live.end_at
+            self._short_ends += end_at
 
     def remove(self, live: Live) -> None:
         """It leaves with what it has."""
-        self._shorten()
+        if self._longs:
+            self._shorten()
         del self._members[live]
-        self.contexts -= len(live.request.ids) + live.out
-        if live.end_at - self.done > CLIP_TOKENS:
+        done, end_at = self.done, live.end_at
+        self.contexts -= live.prompt_tokens + live.settled_out + done - live.since
+        if end_at - done > CLIP_TOKENS:
             self._long -= 1
         else:
             self._short -= 1
-            self._short_ends -= live.end_at
+            self._short_ends -= end_at
         live.part()
 
     def step(self, iterations: int) -> None:
@@ -90,29 +94,34 @@ class Batch:
         """Iterations until the first is done; the batch is not empty."""
         ends = self._ends
         while ends[0][2].joined != ends[0][1]:
-            heapq.heappop(ends)
+            heappop(ends)
         return ends[0][0] - self.done
 
     def ended(self) -> list[Live]:
         """Those that have all their tokens, in the order they joined."""
-        ends = self._ends
+        ends, done = self._ends, self.done
         found: list[tuple[int, Live]] = []
-        while ends and (ends[0][2].joined != ends[0][1] or ends[0][0] <= self.done):
-            _, joined, live = heapq.heappop(ends)
+        while ends:
+            end_at, joined, live = ends[0]
             if live.joined == joined:
+                if end_at > done:
+                    break
                 found.append((joined, live))
-        found.sort(key=lambda pair: pair[0])
+            heappop(ends)
+        if len(found) > 1:
+            found.sort(key=_FIRST)
         return [live for _, live in found]
 
     def promised(self) -> int:
         """Sum of what each still has to come, at most CLIP_TOKENS each."""
-        self._shorten()
+        if self._longs:
+            self._shorten()
         return self._short_ends - self._short * self.done + CLIP_TOKENS * self._long
 
     def _shorten(self) -> None:
         longs = self._longs
         while longs and (longs[0][2].joined != longs[0][1] or longs[0][0] <= self.done):
-            _, joined, live = heapq.heappop(longs)
+            _, joined, live = heappop(longs)
             if live.joined == joined:
                 self._long -= 1
                 self._short += 1
@@ -124,17 +133,21 @@ class Live:
 
     __slots__ = (
         "aborting", "arrival_s", "batch", "cached", "done", "end_at", "entry_s", "held", "ids",
-        "joined", "node", "order", "prefill_end_s", "queue_s", "queued_at_s", "request",
-        "retractions", "salt", "sequence", "settled_out", "settled_private", "since", "stops",
-        "target",
+        "joined", "node", "order", "prefill_end_s", "prompt_tokens", "queue_s", "queued_at_s",
+        "request", "retractions", "salt", "sequence", "settled_out", "settled_private", "since",
+        "size", "stops", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, target: int, now_s: float, sequence: int) -> None:
         self.request = request
         self.ids: Tokens = request.ids
         """Tokens to hold before the next decode: prompt, and outputs after a retraction."""
+        self.size = self.prompt_tokens = len(request.ids)
+        """Of `ids`, and of the request's."""
         self.salt = 0 if isinstance(request.ids, Span) else content_salt(request.ids, request.salt)
-        self.target, self.stops = target_of(request, self.salt, target)
+        self.target, self.stops = target, False
+        if not request.ignore_eos:
+            self.target, self.stops = target_of(request, self.salt, target)
         self.sequence = sequence
         self.order: tuple[int, float, int] = (0, now_s, sequence)
         self.arrival_s = self.queued_at_s = now_s
@@ -148,15 +161,27 @@ class Live:
         self.batch: Batch | None = None
         self.joined = self.since = self.end_at = 0
 
-    def join(self, batch: Batch, joined: int) -> None:
-        """Decode with that batch; `joined` numbers the members."""
+    def join(self, batch: Batch, joined: int) -> int:
+        """Decode with that batch until the iteration it says; `joined` numbers the members."""
         self.batch, self.joined, self.since = batch, joined, batch.done
-        self.end_at = batch.done + self.remaining
+        left = self.target - self.settled_out
+        self.end_at = end_at = batch.done + (left if left > 0 else 0)
+        return end_at
 
     def part(self) -> None:
         """Keep what was decoded."""
-        self.settled_out, self.settled_private = self.out, self.private
-        self.batch, self.joined = None, 0
+        batch = self.batch
+        if batch is not None:
+            decoded = batch.done - self.since
+            self.settled_out += decoded
+            self.settled_private += decoded
+            self.batch = None
+        self.joined = 0
+
+    def restart(self) -> None:
+        """Its outputs are prefilled like a prompt next time."""
+        self.ids = self.tokens()
+        self.size = len(self.ids)
 
     @property
     def out(self) -> int:

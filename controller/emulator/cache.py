@@ -16,16 +16,15 @@ Ids = NDArray[np.int32]
 _BYTES = 4
 
 
-class PrefixCache(Tree):
+class PrefixCache(Tree[Ids]):
     """Prefixes of token ids."""
 
-    def match(self, ids: Ids, size: int, now_s: float) -> tuple[int, Node]:
+    def match(self, context: Ids, size: int, now_s: float) -> tuple[int, Node]:
         """How many of the first `size` ids are held, and where they end; touches the path."""
-        return self._match(ids[:size].tobytes(), now_s)
+        return self._match(context[:size].tobytes(), now_s)
 
-    def insert(self, ids: Ids, size: int, now_s: float) -> tuple[int, Node]:
-        """Hold the first `size` ids; returns how many were held already and where they end."""
-        raw = ids[:size].tobytes()
+    def _put(self, context: Ids, size: int, now_s: float) -> tuple[int, Node]:
+        raw = context[:size].tobytes()
         held, node = self._match(raw, now_s)
         if held == size:
             return held, node

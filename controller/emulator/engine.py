@@ -66,7 +66,9 @@ class Engine:
 
     def submit(self, request: Request, now_s: float) -> None:
         """Queue a request; refused with SGLang's sentences when it can never run."""
-        self._run(now_s)
+        under_way = self._pass
+        if under_way is None or under_way.end_s <= now_s:
+            self._run(now_s)
         target = self._check(request)
         self._sequence += 1
         live = Live(request, target, now_s, self._sequence)
@@ -79,7 +81,9 @@ class Engine:
     def advance(self, now_s: float) -> list[Finished]:
         """Everything that ended up to that time, in order, once."""
         self._run(now_s)
-        events, self._events = self._events, []
+        events = self._events
+        if events:
+            self._events = []
         return events
 
     def next_event_s(self) -> float:
@@ -105,7 +109,7 @@ class Engine:
         live = self._live.get(rid)
         if live is None or isinstance(live.request.ids, Span):
             return NO_IDS
-        position = len(live.request.ids) + since
+        position = live.prompt_tokens + since
         return output_ids(live.salt, position, until - since, text=live.request.text)
 
     def abort(self, rid: str | None, now_s: float) -> int:
@@ -120,6 +124,7 @@ class Engine:
             if live in self.scheduler.waiting:
                 self.scheduler.waiting.remove(live)
                 live.queue_s += now_s - live.queued_at_s
+                self.scheduler.drop(live)
                 self._finish(live, now_s, "abort")
         self._run(now_s)
         return len(chosen)
@@ -210,7 +215,7 @@ class Engine:
             evictable_tokens=s.cache.evictable_tokens,
             active_tokens=s.private_tokens + s.cache.locked_tokens,
             capacity_tokens=s.capacity,
-            waiting_tokens=sum(len(live.ids) for live in s.waiting),
+            waiting_tokens=sum(live.size for live in s.waiting),
             paused=self.paused is not None,
             asleep=bool(self.asleep),
         )
@@ -238,14 +243,19 @@ class Engine:
     def _run(self, now_s: float) -> None:
         """Complete passes that end by then, and plan what follows at each end."""
         while True:
-            if self._pass is None:
-                self._pass = self._plan(now_s)
-            if self._pass is None:
-                self._now_s = max(self._now_s, now_s)
+            under_way = self._pass
+            if under_way is None:
+                self._pass = under_way = self._plan(now_s)
+                if under_way is None:
+                    self._now_s = max(self._now_s, now_s)
+                    return
+            if under_way.end_s > now_s:
                 return
-            if self._pass.end_s > now_s:
-                return
-            self._complete(self._pass)
+            self._pass, self._now_s = None, under_way.end_s
+            if isinstance(under_way, DecodePass):
+                self._complete_decode(under_way)
+            else:
+                self._complete_prefill(under_way)
 
     def _cut(self, now_s: float) -> None:
         """Let the running pass end with the iteration under way, so that the queue is looked at."""
@@ -269,7 +279,7 @@ class Engine:
         s = self.scheduler
         parts = s.admit(start_s)
         if parts:
-            sizes = [(part.new, part.prefix) for part in parts]
+            sizes = [(new, prefix) for _, new, prefix in parts]
             took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
             return PrefillPass(start_s, start_s + took_s, parts)
         if not len(s.running):
@@ -279,34 +289,30 @@ class Engine:
         return self._decode(start_s)
 
     def _decode(self, start_s: float) -> DecodePass:
-        s, batch = self.scheduler, len(self.scheduler.running)
-        most = min(s.running.least_remaining(), s.available_tokens // batch, _MOST_ITERATIONS)
+        s = self.scheduler
+        running = s.running
+        batch = len(running)
+        most = min(running.least_remaining(), s.available_tokens // batch, _MOST_ITERATIONS)
         if s.waiting and (self.config.preemption_threshold is not None or not s.full):
             most = min(most, _RETRY_ITERATIONS)
-        contexts = s.running.contexts
         done = self.counters.iterations
-        pieces = self.truth.pieces(batch, contexts, done, max(most, 1), self.slow_s)
+        pieces = self.truth.pieces(batch, running.contexts, done, max(most, 1), self.slow_s)
         return DecodePass(start_s, batch, pieces)
 
-    def _complete(self, ended: PrefillPass | DecodePass) -> None:
-        self._pass, self._now_s = None, ended.end_s
-        if isinstance(ended, PrefillPass):
-            self._complete_prefill(ended)
-        else:
-            self._complete_decode(ended)
-
     def _complete_prefill(self, ended: PrefillPass) -> None:
-        s, now_s = self.scheduler, ended.end_s
-        self._ran("prefill", ended)
-        self.counters.prefill_s += ended.end_s - ended.start_s
-        self.counters.iterations += 1
-        for part in ended.parts:
-            live = part.live
-            s.keep(live, part.prefix + part.new, now_s)
-            self.counters.prompt_tokens += part.new
-            if live.done < len(live.ids):
+        start_s, now_s, parts = ended
+        s, counters = self.scheduler, self.counters
+        if self.passes is not None:
+            self.passes.append(("prefill", start_s, now_s))
+        counters.prefill_s += now_s - start_s
+        counters.iterations += 1
+        for live, new, prefix in parts:
+            s.keep(live, prefix + new, now_s)
+            counters.prompt_tokens += new
+            if live.done < live.size:
                 if live.aborting:
                     s.chunked = None
+                    s.drop(live)
                     self._finish(live, now_s, "abort")
                 continue
             live.prefill_end_s = live.prefill_end_s or now_s
@@ -317,18 +323,22 @@ class Engine:
         if live.target > 0:
             live.settled_out += 1
             self.counters.generated_tokens += 1
-        self.scheduler.running.add(live)
-        if live.remaining == 0 or live.aborting:
+        running = self.scheduler.running
+        running.add(live)
+        if live.end_at <= running.done or live.aborting:
             self._end(live, now_s)
 
     def _complete_decode(self, ended: DecodePass) -> None:
-        s, count = self.scheduler, ended.iterations
-        s.take(count * ended.batch)
+        s, counters = self.scheduler, self.counters
+        start_s, end_s, count = ended.start_s, ended.end_s, ended.iterations
+        made = count * ended.batch
+        s.take(made)
         s.decay(count)
-        self._ran("decode", ended)
-        self.counters.decode_s += ended.end_s - ended.start_s
-        self.counters.iterations += count
-        self.counters.generated_tokens += count * ended.batch
+        if self.passes is not None:
+            self.passes.append(("decode", start_s, end_s))
+        counters.decode_s += end_s - start_s
+        counters.iterations += count
+        counters.generated_tokens += made
         s.running.step(count)
         ended_now = s.running.ended()
         if self._aborting:
@@ -337,7 +347,7 @@ class Engine:
                 key=lambda live: live.joined,
             )
         for live in ended_now:
-            self._end(live, ended.end_s)
+            self._end(live, end_s)
 
     def under_way(self, now_s: float) -> tuple[str, float, float] | None:
         """What it is doing at that time, cut there."""
@@ -346,38 +356,36 @@ class Engine:
         kind = "prefill" if isinstance(self._pass, PrefillPass) else "decode"
         return kind, self._pass.start_s, min(self._pass.end_s, now_s)
 
-    def _ran(self, kind: str, ended: PrefillPass | DecodePass) -> None:
-        if self.passes is not None:
-            self.passes.append((kind, ended.start_s, ended.end_s))
-
     def _end(self, live: Live, now_s: float) -> None:
         """Leave the batch; all computed KV (the last token has none) goes to the tree."""
         s = self.scheduler
         s.running.remove(live)
         s.full = False
-        s.keep(live, max(len(live.request.ids) + live.out - 1, live.kv_tokens), now_s)
-        done = live.remaining == 0
+        computed = live.prompt_tokens + live.settled_out - 1
+        s.leave(live, max(computed, live.held + live.settled_private), now_s)
+        done = live.settled_out >= live.target
         self._finish(live, now_s, ("stop" if live.stops else "length") if done else "abort")
 
     def _finish(self, live: Live, now_s: float, reason: Literal["length", "stop", "abort"]) -> None:
-        self.scheduler.drop(live)
-        del self._live[live.request.rid]
+        rid, cached = live.request.rid, live.cached or 0
+        del self._live[rid]
         if live.aborting:
             self._aborting.remove(live)
-        self.counters.finished += 1
-        self.counters.aborted += reason == "abort"
-        self.counters.cached_tokens += live.cached or 0
+        counters = self.counters
+        counters.finished += 1
+        counters.aborted += reason == "abort"
+        counters.cached_tokens += cached
         self._sequence += 1
         self._events.append(
             Finished(
-                rid=live.request.rid,
+                rid=rid,
                 at_s=now_s,
                 sequence=self._sequence,
                 reason=reason,
                 output_ids=live.output(),
-                output_tokens=live.out,
-                prompt_tokens=len(live.request.ids),
-                cached_tokens=live.cached or 0,
+                output_tokens=live.settled_out,
+                prompt_tokens=live.prompt_tokens,
+                cached_tokens=cached,
                 arrival_s=live.arrival_s,
                 queue_s=live.queue_s,
                 entry_s=live.entry_s,

@@ -32,41 +32,55 @@ class DecodePass:
         self.start_s = start_s
         self.batch = batch
         self._pieces = pieces
-        self._counts, self._ends_s = [0], [0.0]
-        for piece in pieces:
-            self._counts.append(self._counts[-1] + piece.iterations)
-            self._ends_s.append(self._ends_s[-1] + piece.lasting_s(piece.iterations))
-        self.iterations = self._counts[-1]
-        self.end_s = start_s + self._ends_s[-1]
+        self._counts, self._ends_s = counts, ends_s = [0], [0.0]
+        count, end_s = 0, 0.0
+        for iterations, first_s, step_s in pieces:
+            count += iterations
+            end_s += first_s * iterations + step_s * (iterations * (iterations - 1) / 2)
+            counts.append(count)
+            ends_s.append(end_s)
+        self.iterations = count
+        self.end_s = start_s + end_s
 
     def time_s(self, iterations: int) -> float:
         """When that many iterations have ended."""
-        at = min(bisect_right(self._counts, iterations) - 1, len(self._pieces) - 1)
-        inside = iterations - self._counts[at]
-        return self.start_s + self._ends_s[at] + self._pieces[at].lasting_s(inside)
+        counts, pieces = self._counts, self._pieces
+        at = bisect_right(counts, iterations) - 1
+        if at == len(pieces):
+            at -= 1
+        _, first_s, step_s = pieces[at]
+        inside = iterations - counts[at]
+        lasting_s = first_s * inside + step_s * (inside * (inside - 1) / 2)
+        return self.start_s + self._ends_s[at] + lasting_s
 
     def ended_by(self, now_s: float) -> int:
         """How many iterations have ended at that time."""
-        if now_s <= self.start_s:
-            return 0
-        since_s = now_s - self.start_s
-        at = min(bisect_left(self._ends_s, since_s), len(self._pieces)) - 1
-        piece = self._pieces[at]
-        guess = self._counts[at] + _solve(piece, since_s - self._ends_s[at])
-        guess = min(guess, self.iterations)
-        # The square root may miss by one in the last bits; the forward form decides.
-        while guess < self.iterations and self.time_s(guess + 1) <= now_s:
-            guess += 1
-        while guess > 0 and self.time_s(guess) > now_s:
-            guess -= 1
-        return guess
+        return self._around(now_s)[0]
 
     def cut(self, now_s: float) -> None:
         """End with the iteration that is under way at that time."""
-        ended = self.ended_by(now_s)
-        under_way = 0 if self.time_s(ended) >= now_s else 1
-        self.iterations = min(self.iterations, ended + under_way)
-        self.end_s = self.time_s(self.iterations)
+        ended, ended_s, next_s = self._around(now_s)
+        if ended_s < now_s and ended < self.iterations:
+            ended, ended_s = ended + 1, next_s
+        self.iterations, self.end_s = ended, ended_s
+
+    def _around(self, now_s: float) -> tuple[int, float, float]:
+        """Iterations ended by then, when the last of them did, and when the next one will."""
+        if now_s <= self.start_s:
+            return 0, self.start_s, self.time_s(1)
+        since_s, most = now_s - self.start_s, self.iterations
+        at = min(bisect_left(self._ends_s, since_s), len(self._pieces)) - 1
+        guess = self._counts[at] + _solve(self._pieces[at], since_s - self._ends_s[at])
+        guess = guess if guess < most else most
+        # The square root may miss by one in the last bits; the forward form decides.
+        last_s, next_s = self.time_s(guess), self.time_s(guess + 1)
+        while guess < most and next_s <= now_s:
+            guess += 1
+            last_s, next_s = next_s, self.time_s(guess + 1)
+        while guess > 0 and last_s > now_s:
+            guess -= 1
+            last_s, next_s = self.time_s(guess), last_s
+        return guess, last_s, next_s
 
 
 def _solve(piece: Piece, elapsed_s: float) -> int:

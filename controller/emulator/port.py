@@ -133,8 +133,9 @@ class VirtualEngine:
         self.arm()
 
     def _settle(self) -> None:
+        waiting = self._waiting
         for finished in self.engine.advance(self._loop.now_s):
-            self._waiting.pop(finished.rid)(finished)
+            waiting.pop(finished.rid)(finished)
 
     # the port of the controller
 

@@ -40,7 +40,7 @@ class Span:
         return 0
 
 
-class SpanCache(Tree):
+class SpanCache(Tree[Span]):
     """Prefixes of spans."""
 
     def __init__(self) -> None:
@@ -48,36 +48,38 @@ class SpanCache(Tree):
         self._ends: dict[str, Node] = {}
         """Branch -> the deepest edge on its path that was last seen."""
 
-    def match(self, span: Span, size: int, now_s: float) -> tuple[int, Node]:
+    def match(self, context: Span, size: int, now_s: float) -> tuple[int, Node]:
         """How many of its first `size` tokens are held, and where they end; touches the end."""
-        node, prompt_tokens = self._ends.get(span.branch, self.root), span.prompt_tokens
-        while not node.alive or node.end > size:
-            assert node.parent is not None
-            node = node.parent
-        while node.end < size:
-            key = span.prompt if node.end < prompt_tokens else span.branch
-            child = node.children.get(key)
+        branch, prompt_tokens = context.branch, context.prompt_tokens
+        node = self._ends.get(branch) or self.root
+        end = node.end
+        while end > size or not node.alive:
+            node = node.parent or self.root
+            end = node.end
+        while end < size:
+            child = node.children.get(context.prompt if end < prompt_tokens else branch)
             if child is None:
                 break
-            shared = min(span.shared(child.what), size)
+            shared = min(context.shared(child.what), size)
             if shared < child.end:
                 lower = child.what
                 key = lower.prompt if shared < lower.prompt_tokens else lower.branch
                 node = self._cut(child, shared, lower, key)
                 break
             node = child
+            end = node.end
         node.used_s = now_s
-        self._ends[span.branch] = node
+        self._ends[branch] = node
         return node.end, node
 
-    def insert(self, span: Span, size: int, now_s: float) -> tuple[int, Node]:
-        """Hold its first `size` tokens; returns how many were held already and where they end."""
-        held, node = self.match(span, size, now_s)
+    def _put(self, context: Span, size: int, now_s: float) -> tuple[int, Node]:
+        held, node = self.match(context, size, now_s)
         if held == size:
             return held, node
-        key = span.prompt if held < span.prompt_tokens else span.branch
-        leaf = self._leaf(node, key, span, size, now_s)
-        self._ends[span.branch] = leaf
+        branch = context.branch
+        key = context.prompt if held < context.prompt_tokens else branch
+        leaf = self._leaf(node, key, context, size, now_s)
+        self._ends[branch] = leaf
         return held, leaf
 
     def flush(self) -> None:

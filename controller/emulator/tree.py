@@ -6,9 +6,12 @@ running request holds is locked. Counts tokens; how two edges compare is the cac
 
 from __future__ import annotations
 
-import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
+
+Context = TypeVar("Context")
 
 
 class Node:
@@ -42,7 +45,7 @@ class Node:
         return self.end - self.start
 
 
-class Tree:
+class Tree(ABC, Generic[Context]):
     """Tokens held = locked + evictable; the caller keeps held + its own <= capacity."""
 
     def __init__(self) -> None:
@@ -57,6 +60,42 @@ class Tree:
     @property
     def held_tokens(self) -> int:
         return self.locked_tokens + self.evictable_tokens
+
+    @abstractmethod
+    def match(self, context: Context, size: int, now_s: float) -> tuple[int, Node]:
+        """How many of its first `size` tokens are held, and where they end; touches that."""
+
+    @abstractmethod
+    def _put(self, context: Context, size: int, now_s: float) -> tuple[int, Node]:
+        """Put in its first `size` tokens: how many were in, where they end; queue a new leaf."""
+
+    def insert(self, context: Context, size: int, now_s: float) -> tuple[int, Node]:
+        """Hold its first `size` tokens; returns how many were held already and where they end."""
+        held, node = self._put(context, size, now_s)
+        self._may_go(node)
+        return held, node
+
+    def keep(self, old: Node | None, context: Context, size: int, now_s: float) -> Node:
+        """Hold its first `size` tokens and lock them instead of `old`, an earlier end of it."""
+        _, new = self._put(context, size, now_s)
+        if new.parent is old and old is not None and not new.locks:
+            # A lock through its new child is all that `old` gains, and its own is what it loses.
+            new.locks = 1
+            tokens = new.end - new.start
+            self.evictable_tokens -= tokens
+            self.locked_tokens += tokens
+        elif new is not old:
+            self.lock(new)
+            if old is not None:
+                self.unlock(old)
+        return new
+
+    def leave(self, old: Node | None, context: Context, size: int, now_s: float) -> None:
+        """Hold its first `size` tokens, and take one lock back from `old`, an earlier end of it."""
+        _, new = self._put(context, size, now_s)
+        if old is not None:
+            self.unlock(old)
+        self._may_go(new)
 
     def lock(self, node: Node) -> None:
         """Keep the path to that node until it is unlocked as often."""
@@ -84,9 +123,9 @@ class Tree:
 
     def evict(self, tokens: int) -> int:
         """Drop unlocked leaves, oldest first, until that many tokens went; how many did."""
-        gone = 0
-        while gone < tokens and self._old:
-            used_s, _, leaf = heapq.heappop(self._old)
+        gone, old = 0, self._old
+        while gone < tokens and old:
+            used_s, _, leaf = heappop(old)
             leaf.queued = False
             if not leaf.alive or leaf.locks or leaf.children:
                 continue
@@ -125,18 +164,22 @@ class Tree:
         if not parent.children and not parent.locks and parent.parent and not parent.queued:
             self._queue(parent)
 
+    def _may_go(self, node: Node) -> None:
+        if not (node.locks or node.children or node.queued) and node.parent is not None:
+            self._queue(node)
+
     def _queue(self, leaf: Node) -> None:
         leaf.queued = True
-        heapq.heappush(self._old, (leaf.used_s, leaf.number, leaf))
+        heappush(self._old, (leaf.used_s, leaf.number, leaf))
 
     def _leaf(self, parent: Node, key: Any, what: Any, end: int, now_s: float) -> Node:
-        """A new edge at the end of `parent`, unlocked."""
-        self._numbers += 1
-        leaf = Node(parent, key, what, parent.end, end, self._numbers)
+        """A new edge at the end of `parent`, unlocked; it is not queued yet."""
+        self._numbers = number = self._numbers + 1
+        start = parent.end
+        leaf = Node(parent, key, what, start, end, number)
         leaf.used_s = now_s
         parent.children[key] = leaf
-        self.evictable_tokens += end - leaf.start
-        self._queue(leaf)
+        self.evictable_tokens += end - start
         return leaf
 
     def _cut(self, child: Node, at: int, upper_what: Any, lower_key: Any) -> Node:

@@ -54,6 +54,7 @@ class Piece(NamedTuple):
         return self.first_s * iterations + self.step_s * (iterations * (iterations - 1) / 2)
 
 
+_piece: Final = Piece._make
 Table = list[list[float]]
 Line = tuple[list[float], list[float], list[float], float, float]
 
@@ -90,13 +91,18 @@ class Truth:
         fixed_s, block, noises = cpu_s + slow_s, self.params.noise_block, self._noises
         at, last, made = contexts / batch, len(knots) - 2, list[Piece]()
         while most > 0:
-            low = min(max(bisect_right(knots, at) - 1, 0), last)
-            count = min(most, block - iteration % block)
+            low = bisect_right(knots, at) - 1
+            low = last if low > last else max(low, 0)
+            blocks, inside = divmod(iteration, block)
+            count = block - inside
+            count = count if count < most else most
             if low < last:
-                count = min(count, max(1, int(knots[low + 1] - at) + 1))
-            noise = noises[iteration // block % _NOISE_TABLE]
-            kernel_s = seconds[low] + slopes[low] * (at - knots[low]) + pad_s
-            made.append(Piece(count, noise * kernel_s + fixed_s, noise * slopes[low]))
+                until = int(knots[low + 1] - at) + 1
+                if until < count:
+                    count = max(until, 1)
+            noise, slope_s = noises[blocks % _NOISE_TABLE], slopes[low]
+            kernel_s = seconds[low] + slope_s * (at - knots[low]) + pad_s
+            made.append(_piece((count, noise * kernel_s + fixed_s, noise * slope_s)))
             at, iteration, most = at + count, iteration + count, most - count
         return made
 
@@ -131,10 +137,10 @@ class Truth:
         news, prefixes, table, slopes = self._prefill_curves
         x = new if new > news[0] else news[0]
         row = min(bisect_right(news, x), len(news) - 1) - 1
-        if prefix == 0:
-            return table[0][row] * (x / news[row]) ** slopes[0][row]
-        column = min(max(bisect_right(prefixes, prefix) - 1, 0), len(prefixes) - 2)
         ratio = x / news[row]
+        if prefix == 0:
+            return table[0][row] * ratio ** slopes[0][row]
+        column = min(max(bisect_right(prefixes, prefix) - 1, 0), len(prefixes) - 2)
         low_s = table[column][row] * ratio ** slopes[column][row]
         high_s = table[column + 1][row] * ratio ** slopes[column + 1][row]
         share = (prefix - prefixes[column]) / (prefixes[column + 1] - prefixes[column])

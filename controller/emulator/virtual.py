@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from typing import Any, Final
 
 from heddle.controller.clock import Clock
 
@@ -25,7 +25,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.now_s = 0.0
         self.events = 0
         self._coming: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._asked = 0
         self._stopped = False
         self._failure: BaseException | None = None
@@ -55,8 +55,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         while not self._stopped:
             if ready:
                 while ready:
-                    ready.popleft()._run()
-                self._check()
+                    callback, args = ready.popleft()
+                    callback(*args)
+                if self._failure is not None:
+                    self._check()
             elif coming:
                 self.now_s, _, callback, args = next_of(coming)
                 self.events += 1
@@ -77,9 +79,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+        # A handle of its own for each call would cost as much as the calls themselves.
+        self._ready.append(
+            (callback, args) if context is None else (context.run, (callback, *args))
+        )
+        return _UNDERWAY
 
     def call_later(
         self,
@@ -131,6 +135,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Nothing: a cancelled timer is skipped when its time comes."""
+
+
+class _Underway(asyncio.Handle):
+    """What `call_soon` returns: nothing of it can be taken back."""
+
+    def __init__(self) -> None:
+        """No callback of its own."""
+
+    def cancel(self) -> None:
+        raise NotImplementedError
+
+
+_UNDERWAY: Final = _Underway()
 
 
 class VirtualClock(Clock):
