@@ -19,7 +19,7 @@ import polars as pl
 from heddle.collector import conventions as c
 from heddle.collector import records
 from heddle.collector.accounting import Kind
-from heddle.collector.facts import Slice
+from heddle.collector.facts import NO_SLICES, Slice, slice_frame
 from heddle.collector.queries.reading import Reading, Version
 from heddle.controller.emulator.records import PassRecord, RolloutResult
 
@@ -65,7 +65,7 @@ def reading(result: RolloutResult, worse: Worse | None = None) -> Reading:
         counters=_counters(result, worse),
         laws="",
         dropped=0,
-        slices=_slices(result, worse) if worse.engine_spans else {},
+        slices=slice_frame(_slices(result, worse)) if worse.engine_spans else NO_SLICES,
     )
 
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
-from heddle.collector.accounting import BUSY, Accounts, Strip
+from heddle.collector.accounting import BUSY, Accounts
+from heddle.collector.ledger import NOBODY, Strips
 
 HOST_OVERHEAD: Final = "host_overhead"
 HOST_BOUND: Final = 0.7
@@ -66,22 +68,18 @@ class Counted:
 
 def counted(accounts: Accounts, counters: pl.DataFrame) -> list[Counted]:
     """One row per polled worker, by id."""
-    strips: dict[str, list[Strip]] = {}
-    degrees: dict[str, int] = {}
-    for strip in accounts.strips:
-        if strip.worker_id is not None:
-            degrees[strip.worker_id] = strip.degree
-            if strip.state in BUSY:
-                strips.setdefault(strip.worker_id, []).append(strip)
+    degrees = {worker_id: degree for worker_id, degree, _ in accounts.by_worker if worker_id}
+    busy, codes = accounts.of(BUSY), {name: at for at, name in enumerate(accounts.workers)}
     found: list[Counted] = []
     for (worker_id,), rows in counters.group_by("worker_id", maintain_order=True):
         polls = [_Poll(*row) for row in rows.sort("at_ns").select(_Poll._fields).iter_rows()]
         name = str(worker_id)
-        found.append(_worker(name, degrees.get(name, 0), polls, strips.get(name, [])))
+        mine = busy.where(busy.worker == codes.get(name, NOBODY))
+        found.append(_worker(name, degrees.get(name, 0), polls, mine))
     return sorted(found, key=lambda one: one.worker_id)
 
 
-def _worker(worker_id: str, degree: int, polls: Sequence[_Poll], busy: Sequence[Strip]) -> Counted:
+def _worker(worker_id: str, degree: int, polls: Sequence[_Poll], busy: Strips) -> Counted:
     good, restarts = list(_good(polls)), _restarts(polls)
     # Where forward is counted, residence is compared with it over the same time.
     counts = [first.forward_s is not None and last.forward_s is not None for first, last in good]
@@ -141,8 +139,9 @@ def _plus(total: float | None, first: float | None, last: float | None) -> float
     return (total or 0.0) + last - first
 
 
-def _within(strips: Sequence[Strip], start_ns: int, end_ns: int) -> int:
-    return sum(max(min(x.end_ns, end_ns) - max(x.start_ns, start_ns), 0) for x in strips)
+def _within(strips: Strips, start_ns: int, end_ns: int) -> int:
+    inside = np.minimum(strips.end, end_ns) - np.maximum(strips.start, start_ns)
+    return int(np.maximum(inside, 0).sum())
 
 
 def refined(accounts: Accounts, rows: Sequence[Counted]) -> dict[tuple[Any, int, str], int]:

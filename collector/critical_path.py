@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heddle.collector.accounting import Activity, Window
-from heddle.collector.timeline import Doing, Segment, by_trajectory, timeline, totals
+from heddle.collector.activities import Columns
+from heddle.collector.lives import last_live
+from heddle.collector.timeline import Doing, Segment, timeline, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,8 @@ class CriticalPath:
 
 def critical_path(window: Window, activities: Sequence[Activity]) -> CriticalPath:
     """Of the trajectory that ends last within *window*; ties: the one that started first, by id."""
-    trails = by_trajectory(activities)
-    ends: list[tuple[int, int, str]] = []
-    for trajectory_id, mine in trails.items():
-        start_ns, end_ns = min(x.start_ns for x in mine), max(x.end_ns for x in mine)
-        if start_ns < window.end_ns and end_ns > window.start_ns:
-            ends.append((-min(end_ns, window.end_ns), start_ns, trajectory_id))
-    last = min(ends)[2] if ends else None
-    mine = [] if last is None else trails[last]
-    return CriticalPath(last, tuple(timeline(mine, *window)))
+    columns = Columns.of(activities)
+    last = last_live(window, columns)
+    mine = [] if last is None else columns.of_trajectory(last)
+    name = None if last is None else columns.tables.trajectories.names[last]
+    return CriticalPath(name, tuple(timeline(mine, *window)))

@@ -7,33 +7,41 @@ law of the step's degree, decode(B, context) = a + b*B + c*B*context per token:
   context      tokens x c x mean context: what its own context adds; at most the rest
   interference what remains: the others in its batch (and anything else the law does not know)
   unsplit      decode of steps whose degree has no law
-Prefill is recompute in proportion to the tokens that an earlier step of the trajectory had already
-brought and that were not found in the prefix cache; without cache counts none is called recompute.
-`unknown` is what telemetry does not cover. Laws come in as numbers: this room knows no models.
+Prefill is recompute in proportion to the tokens of the prompt before that were not found in the
+prefix cache: they had been there, and were lost. `rewritten_ns` is no part but an "of prefill":
+tokens that were or may have been there in another form, the trajectory's own output (agents drop
+reasoning and write calls anew) and prompts that got shorter; so recompute is at least its own and
+at most both. Without cache counts neither is known. `unknown` is what telemetry does not cover.
+Laws come in as numbers: this room knows no models.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+import numpy as np
 import polars as pl
 
+from heddle.collector.activities import Ints
+from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts
-from heddle.collector.timeline import by_trajectory, timeline, totals
+from heddle.collector.prefixes import prefixes
+from heddle.collector.timeline import RANKED
 
 PARTS: Final = (
     "held_ns", "queued_ns", "base_ns", "interference_ns", "context_ns", "prefill_ns",
     "recompute_ns", "tool_ns", "move_ns", "orchestrator_ns", "unknown_ns", "unsplit_ns",
 )  # fmt: skip
 """Columns whose sum is `duration_ns`."""
+REWRITTEN: Final = "rewritten_ns"
+_WANTED: Final = ("base_ns", "context_ns", "unsplit_ns")
 _SCHEMA: Final = {
     "trajectory_id": pl.String(),
     "group_id": pl.String(),
     "duration_ns": pl.Int64(),
-    **{part: pl.Int64() for part in PARTS},
+    **{part: pl.Int64() for part in (*PARTS, REWRITTEN)},
 }
 
 
@@ -47,89 +55,85 @@ class Law:
     """Per output token and token of context."""
 
 
-class _Step(NamedTuple):
-    trajectory_id: str
-    degree: int | None
-    prefill_ns: int | None
-    decode_ns: int | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
+def decompose(
+    facts: Facts, steps: pl.DataFrame, laws: Mapping[int, Law], doings: Doings | None = None
+) -> pl.DataFrame:
+    """One row per trajectory, by id: trajectory_id, group_id, duration_ns, the PARTS, REWRITTEN.
+
+    *doings* are those of the facts' activities, where they are at hand.
+    """
+    if doings is None:
+        doings = Doings()
+        doings.update(facts.activities)
+    seen, duration, spent = doings.totals()
+    names = facts.activities.tables.trajectories.names
+    whose = pl.Series("trajectory_id", [names[code] for code in seen.tolist()], pl.String)
+    told = pl.DataFrame(whose)
+    wanted = told.join(_wanted(steps, laws), on="trajectory_id", how="left", maintain_order="left")
+    want = {
+        name: wanted[name].fill_null(0).to_numpy() for name in (*_WANTED, "recompute_ns", REWRITTEN)
+    }
+    parts = _parts(dict(zip(RANKED.values(), spent.T, strict=True)), duration, want)
+    groups = [facts.groups.get(name, "") for name in told["trajectory_id"]]
+    columns = {"group_id": groups, "duration_ns": duration, **parts}
+    found = told.with_columns(**{k: pl.Series(v, dtype=_SCHEMA[k]) for k, v in columns.items()})
+    return found.select(_SCHEMA.keys()).sort("trajectory_id")
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """What the steps of one trajectory would take by the law, before caps."""
-
-    base_ns: int = 0
-    context_ns: int = 0
-    unsplit_ns: int = 0
-    recompute_ns: int = 0
-    seen_tokens: int = 0
-    """Context after the latest step."""
-
-
-def decompose(facts: Facts, steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
-    """One row per trajectory, by id: trajectory_id, group_id, duration_ns and the PARTS."""
-    wanted = _wanted(steps, laws)
-    rows: list[dict[str, str | int]] = []
-    for trajectory_id, mine in sorted(by_trajectory(facts.activities).items()):
-        start_ns, end_ns = min(x.start_ns for x in mine), max(x.end_ns for x in mine)
-        spent = {str(k): v for k, v in totals(timeline(mine, start_ns, end_ns)).items()}
-        row = _parts(spent, wanted.get(trajectory_id, _Wanted()))
-        whose = {"trajectory_id": trajectory_id, "group_id": facts.groups.get(trajectory_id, "")}
-        rows.append(whose | {"duration_ns": end_ns - start_ns} | row)
-    return pl.DataFrame(rows, schema=_SCHEMA)
-
-
-def _wanted(steps: pl.DataFrame, laws: Mapping[int, Law]) -> dict[str, _Wanted]:
-    found: dict[str, _Wanted] = defaultdict(_Wanted)
-    known = steps.filter(pl.col("trajectory_id").is_not_null())
-    for row in known.sort("start_ns", "step_index").select(_Step._fields).iter_rows():
-        step = _Step(*row)
-        _add(found[step.trajectory_id], step, laws)
-    return found
-
-
-def _add(wanted: _Wanted, step: _Step, laws: Mapping[int, Law]) -> None:
-    """Count one step; base and context are capped by its own decode time."""
-    decode_ns, tokens = max(step.decode_ns or 0, 0), step.output_tokens or 0
-    law = laws.get(step.degree or 0)
-    if law is None:
-        wanted.unsplit_ns += decode_ns
-    else:
-        per_token = law.base_ns_per_token + law.request_ns_per_token
-        base_ns = min(round(tokens * per_token), decode_ns)
-        context = (step.input_tokens or 0) + tokens / 2
-        context_ns = round(tokens * law.context_ns_per_token * context)
-        wanted.base_ns += base_ns
-        wanted.context_ns += min(context_ns, decode_ns - base_ns)
-    wanted.recompute_ns += _recompute_ns(step, wanted.seen_tokens)
-    wanted.seen_tokens = (step.input_tokens or 0) + tokens
-
-
-def _recompute_ns(step: _Step, seen_tokens: int) -> int:
-    """The share of prefill spent on tokens seen before and no longer cached."""
-    if step.input_tokens is None or step.cached_tokens is None:
-        return 0
-    uncached = step.input_tokens - step.cached_tokens
-    new = max(step.input_tokens - seen_tokens, 0)
-    again = max(uncached - new, 0)
-    return max(step.prefill_ns or 0, 0) * again // uncached if uncached > 0 else 0
-
-
-def _parts(spent: Mapping[str, int], wanted: _Wanted) -> dict[str, int]:
-    """The trajectory's seconds with decode and prefill split; every cap keeps the sum."""
-    row = {part: spent.get(part.removesuffix("_ns"), 0) for part in PARTS}
-    decode_ns, prefill_ns = spent.get("decode", 0), row["prefill_ns"]
-    row["recompute_ns"] = min(wanted.recompute_ns, prefill_ns)
-    row["prefill_ns"] = prefill_ns - row["recompute_ns"]
-    for part, want_ns in (
-        ("base_ns", wanted.base_ns),
-        ("context_ns", wanted.context_ns),
-        ("unsplit_ns", wanted.unsplit_ns),
-    ):
-        row[part] = min(want_ns, decode_ns)
-        decode_ns -= row[part]
-    row["interference_ns"] = decode_ns
+def _parts(spent: Mapping[str, Ints], duration: Ints, want: Mapping[str, Ints]) -> dict[str, Ints]:
+    """The trajectories' time with decode and prefill split; every cap keeps the sum."""
+    row = {f"{doing}_ns": ns for doing, ns in spent.items()}
+    covered = np.sum([*spent.values()], axis=0) if spent else duration
+    # A hole between two activities is covered by none: nobody knows what happened there.
+    row["unknown_ns"] = row["unknown_ns"] + duration - covered
+    prefill = row["prefill_ns"]
+    row["recompute_ns"] = np.minimum(want["recompute_ns"], prefill)
+    row["prefill_ns"] = prefill - row["recompute_ns"]
+    row[REWRITTEN] = np.minimum(want[REWRITTEN], row["prefill_ns"])
+    left = row.pop("decode_ns")
+    for part in _WANTED:
+        row[part] = np.minimum(want[part], left)
+        left = left - row[part]
+    row["interference_ns"] = left
     return row
+
+
+def _wanted(steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
+    """By trajectory: what its steps would take by the law, before caps."""
+    known = prefixes(steps)
+    per_token = {d: law.base_ns_per_token + law.request_ns_per_token for d, law in laws.items()}
+    context = {d: law.context_ns_per_token for d, law in laws.items()}
+    decode = pl.col("decode_ns").fill_null(0).clip(0)
+    tokens, prompt = pl.col("output_tokens").fill_null(0), pl.col("input_tokens").fill_null(0)
+    prefill = pl.col("prefill_ns").fill_null(0).clip(0)
+    rows = known.with_columns(
+        split=pl.col("degree").fill_null(0).is_in(list(laws)),
+        per_token=_law(per_token),
+        context=_law(context),
+    ).with_columns(
+        base_ns=pl.min_horizontal(_rounded(tokens * pl.col("per_token")), decode),
+        wish=_rounded(tokens * pl.col("context") * (prompt + tokens / 2)),
+    )
+    uncached = pl.col("uncached")
+    return (
+        rows.with_columns(
+            context_ns=pl.min_horizontal("wish", decode - pl.col("base_ns")),
+            unsplit_ns=pl.when(pl.col("split")).then(0).otherwise(decode),
+            recompute_ns=pl.when(uncached > 0).then(prefill * pl.col("lost") // uncached),
+            rewritten_ns=pl.when(uncached > 0).then(prefill * pl.col("rewritten") // uncached),
+        )
+        .group_by("trajectory_id")
+        .agg(pl.col(*_WANTED, "recompute_ns", REWRITTEN).fill_null(0).sum())
+    )
+
+
+def _law(numbers: Mapping[int, float]) -> pl.Expr:
+    """The number of each row's degree; 0 without one."""
+    degree = pl.col("degree").fill_null(0)
+    if not numbers:
+        return pl.lit(0.0)
+    return degree.replace_strict(dict(numbers), default=0.0, return_dtype=pl.Float64)
+
+
+def _rounded(ns: pl.Expr) -> pl.Expr:
+    return ns.round().cast(pl.Int64)

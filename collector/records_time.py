@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from heddle.collector.decompose import PARTS
+from heddle.collector.decompose import PARTS, REWRITTEN
 from heddle.collector.record_columns import Column, count, flag, ns, number, seconds, text
 
 _RUN: Final = text("run_id", "the training experiment")
@@ -51,6 +51,7 @@ EXPLAINED: Final[dict[str, tuple[Column, ...]]] = {
         count("trajectories", "rolled up in this row"),
         ns("duration_ns", "first activity to last; the parts sum to it"),
         *(ns(part, f"{part.removesuffix('_ns')} time") for part in PARTS),
+        ns(REWRITTEN, "of prefill, no part: lost too, or changed by the agent itself"),
     ),
     "findings": (
         text("rule", "which rule found it"),

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from heddle.collector.accounting import LIVE_KINDS, Activity, Kind
+from heddle.collector.activities import Activity, Kind
 
 Doing: TypeAlias = Literal[
     "decode", "prefill", "move", "queued", "held", "tool", "unknown", "orchestrator",
     "not_started", "closing",
 ]  # fmt: skip
-_RANKED: Final[dict[Kind, Doing]] = {
+RANKED: Final[dict[Kind, Doing]] = {
     "decode": "decode",
     "prefill": "prefill",
     "move": "move",
@@ -28,7 +28,7 @@ _RANKED: Final[dict[Kind, Doing]] = {
     "opaque": "unknown",
     "live": "orchestrator",
 }
-_RANK: Final = {kind: rank for rank, kind in enumerate(_RANKED)}
+_RANK: Final = {kind: rank for rank, kind in enumerate(RANKED)}
 
 
 class Segment(NamedTuple):
@@ -43,15 +43,6 @@ class Segment(NamedTuple):
     @property
     def duration_ns(self) -> int:
         return self.end_ns - self.start_ns
-
-
-def by_trajectory(activities: Iterable[Activity]) -> dict[str, list[Activity]]:
-    """Activities that have a trajectory and a length, by trajectory id."""
-    mine: dict[str, list[Activity]] = defaultdict(list)
-    for x in activities:
-        if x.trajectory_id and x.kind in LIVE_KINDS and x.start_ns < x.end_ns:
-            mine[x.trajectory_id].append(x)
-    return dict(mine)
 
 
 def timeline(mine: Sequence[Activity], start_ns: int, end_ns: int) -> list[Segment]:
@@ -76,7 +67,7 @@ def timeline(mine: Sequence[Activity], start_ns: int, end_ns: int) -> list[Segme
             heapq.heappop(active)
         if active:
             _, _, name, worker_id, kind, _ = active[0]
-            _extend(segments, Segment(_RANKED[kind], lo, hi, worker_id, name))
+            _extend(segments, Segment(RANKED[kind], lo, hi, worker_id, name))
         else:
             _extend(segments, Segment(_absent(lo, first_ns, last_ns), lo, hi))
     return segments

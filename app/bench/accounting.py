@@ -68,12 +68,12 @@ def _conservation(count: int) -> int:
 def _conserves(seed: int) -> bool:
     window, gpus, leases, seen = random_case(seed)
     accounts = account(window, gpus, leases, seen)
-    split, found = blame(accounts, seen), spare(accounts, seen)
+    split, found = blame(accounts), spare(accounts)
     starved = accounts.gpu_ns["tail_bubble"] + accounts.gpu_ns["starved_gap"]
     return (
         sum(accounts.gpu_ns.values()) == accounts.total_gpu_ns
         and sum(split.by_worker.values()) == split.explained_ns <= accounts.idle_ns
-        and sum(used(accounts, seen).values()) == accounts.busy_ns
+        and sum(used(accounts).values()) == accounts.busy_ns
         and found.recoverable_ns + found.unavoidable_ns == starved
         and critical_path(window, seen).makespan_ns == accounts.wall_ns
     )

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from heddle.collector.accounting import BUSY, Accounts, State
 from heddle.collector.blame import FLEET_STATES, Blame
+from heddle.collector.decompose import PARTS
 from heddle.collector.findings import thresholds as t
 from heddle.collector.findings.signals import Signals
 from heddle.collector.spare import Spare
@@ -49,27 +51,21 @@ class Case:
     @cached_property
     def alone_share(self) -> float:
         """Of the time in which anybody was busy, the share in which only one worker was."""
-        strips = [x for x in self.accounts.strips if x.state in BUSY]
-        edges = [(x.start_ns, 1) for x in strips] + [(x.end_ns, -1) for x in strips]
-        busy, since_ns = 0, 0
-        spent = [0, 0, 0]
-        for at_ns, change in sorted(edges):
-            spent[min(busy, 2)] += at_ns - since_ns
-            busy, since_ns = busy + change, at_ns
-        return _ratio(spent[1], spent[1] + spent[2])
+        strips = self.accounts.of(BUSY)
+        edges, at = np.unique(np.concatenate([strips.start, strips.end]), return_inverse=True)
+        change = np.bincount(at[: len(strips.start)], minlength=len(edges)) - np.bincount(
+            at[len(strips.start) :], minlength=len(edges)
+        )
+        busy, length = np.cumsum(change)[:-1], np.diff(edges)
+        return _ratio(int(length[busy == 1].sum()), int(length[busy > 0].sum()))
 
     @cached_property
     def starver(self) -> tuple[str, float]:
         """The trajectory most starving is blamed on, and its share of that blame; "" for none."""
-        by_trajectory: dict[str, int] = {}
-        for cell in self.blame.cells:
-            if cell.state in FLEET_STATES:
-                by_trajectory[cell.trajectory_id] = (
-                    by_trajectory.get(cell.trajectory_id, 0) + cell.gpu_ns
-                )
+        by_trajectory = self.blame.of(FLEET_STATES)
         if not by_trajectory:
             return "", 0.0
-        worst = min(by_trajectory, key=lambda t: (-by_trajectory[t], t))
+        worst = next(iter(by_trajectory))
         return worst, _ratio(by_trajectory[worst], sum(by_trajectory.values()))
 
     def part_shares(self, trajectory_id: str | None = None) -> dict[str, float]:
@@ -78,7 +74,7 @@ class Case:
         if trajectory_id is not None:
             rows = rows.filter(pl.col("trajectory_id") == trajectory_id)
         total = int(rows["duration_ns"].sum())
-        names = [name for name in rows.columns if name.endswith("_ns") and name != "duration_ns"]
+        names = [name for name in rows.columns if name in PARTS]
         return {name.removesuffix("_ns"): _ratio(int(rows[name].sum()), total) for name in names}
 
 

@@ -7,38 +7,22 @@ Numbers from the rows of one rollout; rules.py compares them with thresholds. A 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from statistics import median
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from heddle.collector import conventions as c
-from heddle.collector.accounting import LIVE_KINDS
+from heddle.collector.activities import KIND, LIVE
 from heddle.collector.counters import Counted
 from heddle.collector.facts import Facts
+from heddle.collector.findings.speeds import Slowest, slowest
+from heddle.collector.lives import ends
+from heddle.collector.prefixes import prefixes
 
-_TOKENS_TO_JUDGE: Final = 16
-"""A step shorter than this says little of the time a token takes."""
-_DOUBLING_BATCH: Final = 32
-"""Batch at which a token takes about twice a lone one's time (spare.SATURATED)."""
 _NAMES: Final = re.compile(r"[^\s,\[\]\"']+")
 """Trajectory ids in a list, however the sender wrote it: t1,t2 or ["t1", "t2"]."""
-_Ints: TypeAlias = npt.NDArray[np.int64]
-_Floats: TypeAlias = npt.NDArray[np.float64]
-
-
-class Slowest(NamedTuple):
-    """The slowest worker: time per token for its batch, and the others' median."""
-
-    worker_id: str
-    ns_per_token: float
-    others_ns_per_token: float
 
 
 class Loop(NamedTuple):
@@ -115,9 +99,9 @@ def signals(
         moved_tokens=cache.moved,
         # Without a single hit and with KV to spare there is no prefix cache to thrash.
         thrashed_tokens=cache.thrashed if cache.hits or retractions else 0,
-        movers=len(cache.movers),
+        movers=cache.movers,
         worker_tokens=by_worker,
-        slowest=_slowest(facts, steps),
+        slowest=slowest(facts, steps),
         loop=_loop(tool_calls),
         sync=_sync(facts, fleet),
         counted=tuple(counted),
@@ -171,108 +155,48 @@ def _tokens(facts: Facts, steps: pl.DataFrame) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-@dataclass(slots=True)
-class _Cache:
+class _Cache(NamedTuple):
     """Prompt tokens by why they had to be prefilled."""
 
-    prefilled: int = 0
-    moved: int = 0
-    moved_steps: int = 0
-    thrashed: int = 0
-    hits: int = 0
-    movers: set[str] = field(default_factory=set[str])
+    prefilled: int
+    moved: int
+    moved_steps: int
+    thrashed: int
+    hits: int
+    movers: int
 
     @classmethod
     def of(cls, steps: pl.DataFrame) -> _Cache:
-        """Walk every trajectory's steps in order."""
-        found = cls()
-        columns = ("trajectory_id", "worker_id", "input_tokens", "cached_tokens")
-        rows = steps.sort("trajectory_id", "start_ns", "step_index").select(columns).iter_rows()
-        for trajectory, mine in groupby(rows, key=lambda row: row[0]):
-            worker, seen = None, 0
-            for _, now, prompt, cached in mine:
-                moved = worker is not None and now is not None and now != worker
-                if moved:
-                    found.movers.add(trajectory)
-                if prompt is not None and cached is not None:
-                    found.hits += cached
-                    found._count(moved, prompt, cached, seen)
-                worker, seen = now or worker, prompt or seen
-        return found
-
-    def _count(self, moved: bool, prompt: int, cached: int, seen: int) -> None:  # noqa: FBT001 (private)
-        # Only the prompt before counts as seen: agents drop reasoning, tokens of the output may
-        # never come back. A prompt that shrank was compacted: nothing of it is known.
-        again = max(seen - cached, 0) if prompt >= seen else 0
-        self.prefilled += max(prompt - cached, 0)
-        self.moved += again if moved else 0
-        self.moved_steps += moved
-        self.thrashed += 0 if moved else again
-
-
-def _slowest(facts: Facts, steps: pl.DataFrame) -> Slowest | None:
-    """Worker by the median time of its tokens, divided by what its batch explains."""
-    known = steps.filter(
-        (pl.col("output_tokens") >= _TOKENS_TO_JUDGE)
-        & (pl.col("decode_ns") > 0)
-        & pl.col("worker_id").is_not_null()
-        & pl.col("end_ns").is_not_null()
-    )
-    spans = _decoding(facts)
-    middle: dict[tuple[int, str], float] = {}
-    for (worker, degree), mine in known.group_by("worker_id", "degree", maintain_order=True):
-        tokens, decode_ns, ends = (
-            mine[name].to_numpy().astype(np.int64)
-            for name in ("output_tokens", "decode_ns", "end_ns")
+        """Of every trajectory's steps in order."""
+        rows = prefixes(steps)
+        moved, lost = pl.col("moved"), pl.col("lost")
+        told = pl.col("input_tokens").is_not_null() & pl.col("cached_tokens").is_not_null()
+        sums = rows.select(
+            prefilled=pl.col("uncached").sum(),
+            moved=lost.filter(moved).sum(),
+            moved_steps=(moved & told).sum(),
+            thrashed=lost.filter(~moved).sum(),
+            hits=pl.col("cached_tokens").filter(told).sum(),
+            movers=pl.col("trajectory_id").filter(moved).n_unique(),
         )
-        batch = _mean_batches(spans.get(str(worker), []), ends - decode_ns, ends)
-        rates = decode_ns / tokens / (1 + batch / _DOUBLING_BATCH)
-        middle[int(str(degree or 0)), str(worker)] = float(np.median(rates))
-    found: list[Slowest] = []
-    for (degree, worker), rate in sorted(middle.items()):
-        others = [x for key, x in middle.items() if key[0] == degree and key[1] != worker]
-        if others:
-            found.append(Slowest(worker, rate, median(others)))
-    return max(found, key=lambda one: one.ns_per_token / one.others_ns_per_token, default=None)
-
-
-def _decoding(facts: Facts) -> dict[str, list[tuple[int, int]]]:
-    spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for x in facts.activities:
-        if x.kind == "decode":
-            spans[x.worker_id].append((x.start_ns, x.end_ns))
-    return spans
-
-
-def _mean_batches(spans: Sequence[tuple[int, int]], starts: _Ints, ends: _Ints) -> _Floats:
-    """How many of *spans* lasted on average between each start and end."""
-    if not spans:
-        return np.ones(len(starts))
-    pairs = np.array(spans, dtype=np.int64)
-    edges, at = np.unique(pairs.ravel(), return_inverse=True)
-    change = np.zeros(len(edges))
-    np.add.at(change, at.reshape(-1, 2)[:, 0], 1)
-    np.add.at(change, at.reshape(-1, 2)[:, 1], -1)
-    area = np.concatenate([[0.0], np.cumsum(np.cumsum(change)[:-1] * np.diff(edges))])
-    # From the first edge: the square of absolute nanoseconds would not fit a float.
-    at_ns = [(x - edges[0]).astype(float) for x in (edges, starts, ends)]
-    whole = np.interp(at_ns[2], at_ns[0], area) - np.interp(at_ns[1], at_ns[0], area)
-    return whole / np.maximum(ends - starts, 1)
+        return cls(*(int(value or 0) for value in sums.row(0)))
 
 
 def _loop(tool_calls: pl.DataFrame) -> Loop | None:
-    columns = ("trajectory_id", "tool_name", "error_type")
-    rows = tool_calls.sort("trajectory_id", "start_ns").select(columns).iter_rows()
-    found: list[Loop] = []
-    for trajectory, mine in groupby(rows, key=lambda row: row[0]):
-        calls, longest, tool, run = 0, 0, "", 0
-        for _, name, error in mine:
-            calls += 1
-            run = 0 if error is None else run + 1
-            if run > longest:
-                longest, tool = run, name or ""
-        found.append(Loop(str(trajectory), tool, longest, calls))
-    return max(found, key=lambda one: one.failed, default=None)
+    whose, failed = pl.col("trajectory_id"), pl.col("error_type").is_not_null()
+    rows = tool_calls.filter(whose.is_not_null()).sort("trajectory_id", "start_ns")
+    if not rows.select(failed.any()).item():
+        return None
+    # A run ends at every call that works and at every other trajectory.
+    runs = rows.with_columns(run=(~failed).cum_sum().over("trajectory_id"), failed=failed)
+    counted = runs.group_by("trajectory_id", "run", maintain_order=True).agg(
+        failed=pl.col("failed").sum(), tool=pl.col("tool_name").filter("failed").last()
+    )
+    worst = counted.sort("failed", "trajectory_id", "run", descending=[True, False, False]).row(
+        0, named=True
+    )
+    calls = rows.filter(whose == worst["trajectory_id"]).height
+    return Loop(worst["trajectory_id"], worst["tool"] or "", int(worst["failed"]), calls)
 
 
 def _sync(facts: Facts, fleet: pl.DataFrame | None) -> Sync | None:
@@ -291,16 +215,19 @@ def _sync(facts: Facts, fleet: pl.DataFrame | None) -> Sync | None:
 
 def _running(facts: Facts, start_ns: int, end_ns: int) -> list[str]:
     """Trajectories in an engine at the start of a sync, that which stayed longest first."""
+    seen = facts.activities
+    inside = (seen.kind == KIND["prefill"]) | (seen.kind == KIND["decode"])
+    inside &= (seen.start <= start_ns) & (start_ns < seen.end)
     last: dict[str, int] = {}
-    for x in facts.activities:
-        if x.kind in ("prefill", "decode") and x.start_ns <= start_ns < x.end_ns:
-            last[x.trajectory_id] = max(last.get(x.trajectory_id, 0), min(x.end_ns, end_ns))
+    for x in seen.where(inside):
+        last[x.trajectory_id] = max(last.get(x.trajectory_id, 0), min(x.end_ns, end_ns))
     return sorted(last, key=lambda t: (-last[t], t))
 
 
 def _gather_s(facts: Facts) -> float:
-    last: dict[str, int] = {}
-    for x in facts.activities:
-        if x.worker_id and x.kind in LIVE_KINDS:
-            last[x.worker_id] = max(last.get(x.worker_id, 0), x.end_ns)
-    return (max(last.values()) - min(last.values())) / 1e9 if last else 0.0
+    seen = facts.activities
+    own = (seen.kind < LIVE) & (seen.worker > 0)
+    workers = len(seen.tables.workers)
+    last = ends(seen.worker[own], seen.start[own], seen.end[own], workers)[1]
+    last = last[last >= 0]
+    return int(last.max() - last.min()) / 1e9 if len(last) else 0.0

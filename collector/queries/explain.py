@@ -12,13 +12,15 @@ from typing import Any, Final
 import duckdb
 import polars as pl
 
-from heddle.collector.decompose import PARTS
+from heddle.collector.accounting import account
+from heddle.collector.decompose import PARTS, REWRITTEN
 from heddle.collector.laws import parse_laws
+from heddle.collector.ledger import SATURATED
 from heddle.collector.queries.gpu_time import option, positive
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
 from heddle.collector.queries.results import RESULTS, Result, remembered
 from heddle.collector.records import schema
-from heddle.collector.spare import SATURATED, spare
+from heddle.collector.spare import spare
 
 BLAMED_BY: Final = ("trajectory", "group", "tool", "worker", "state")
 ROLLED_UP: Final = ("trajectory", "group", "task", "rollout")
@@ -71,7 +73,7 @@ def _decomposition(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answe
 def roll_up(parts: pl.DataFrame, by: str) -> pl.DataFrame:
     """Rows of decompose() (and task) summed by group, task or rollout, or as they are."""
     key = {"group": "group_id", "task": "task"}.get(by)
-    sums = [pl.col(name).sum() for name in ("duration_ns", *PARTS)]
+    sums = [pl.col(name).sum() for name in ("duration_ns", *PARTS, REWRITTEN)]
     counted = pl.len().cast(pl.Int64).alias("trajectories")
     if by == "trajectory":
         rows = parts.with_columns(trajectories=pl.lit(1, pl.Int64))
@@ -143,7 +145,8 @@ def _efficiency(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         return Answer(table_of("efficiency", []), 0)
     split = found.spare
     if saturated != split.saturated:
-        split = spare(found.accounts, found.facts.activities, max(saturated, 1))
+        f = found.facts
+        split = spare(account(f.window, f.gpus, f.leases, f.activities, max(saturated, 1)))
     row = (
         found.accounts.total_gpu_ns,
         found.accounts.busy_ns,

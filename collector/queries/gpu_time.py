@@ -13,6 +13,7 @@ from typing import Any, Final
 import duckdb
 
 from heddle.collector.accounting import Accounts, Window, account
+from heddle.collector.activities import Columns, Tables, renamed, together
 from heddle.collector.counters import refined
 from heddle.collector.errors import QueryRefused
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
@@ -52,7 +53,7 @@ def _accounts(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         return Answer(table_of("accounts", []), 0)
     window, gpus = found.accounts.window, found.accounts.gpus
     source = "rollout span" if found.announced else "steps"
-    if found.reading.slices:
+    if not found.reading.slices.is_empty():
         source += " + engine spans"
     if any(row.forward_ns is not None for row in found.counted):
         source += " + engine counters"
@@ -130,12 +131,14 @@ def _intervals(results: Sequence[Result], width_ns: int) -> Iterator[Accounts]:
     end_ns = max(found.facts.window.end_ns for found in results)
     gpus = max(found.facts.gpus for found in results)
     count = -(-(end_ns - start_ns) // width_ns)
+    tables = Tables()
+    activities = {id(x): renamed(x.facts.activities, tables) for x in results}
     for at in range(max(count - WINDOWS_CAP, 0), count):
         window = Window(start_ns + at * width_ns, min(start_ns + (at + 1) * width_ns, end_ns))
-        here = [x.facts for x in results if _meets(x.facts.window, window)]
-        leases = [lease for facts in here for lease in facts.leases]
-        seen = [x for facts in here for x in facts.activities if _meets(Window(*x[2:4]), window)]
-        yield account(window, gpus, leases, seen)
+        here = [x for x in results if _meets(x.facts.window, window)]
+        leases = [lease for x in here for lease in x.facts.leases]
+        seen = [activities[id(x)].meeting(*window) for x in here]
+        yield account(window, gpus, leases, together([*seen, Columns.of((), tables)]))
 
 
 def _meets(one: Window, other: Window) -> bool:

@@ -7,7 +7,6 @@ it touches.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -18,7 +17,7 @@ import polars as pl
 from heddle.collector import conventions as c
 from heddle.collector.accounting import Kind
 from heddle.collector.errors import QueryRefused
-from heddle.collector.facts import Slice
+from heddle.collector.facts import NO_SLICES
 from heddle.collector.queries import rollouts, trajectories
 from heddle.collector.queries.query import Filters, Query
 
@@ -97,8 +96,8 @@ class Reading:
     """What the rollout's span says of decode, if it does."""
     dropped: int
     """Spans that senders say they dropped."""
-    slices: dict[str, list[Slice]] = field(default_factory=dict[str, list[Slice]])
-    """What engines say themselves, by trajectory."""
+    slices: pl.DataFrame = field(default_factory=lambda: NO_SLICES)
+    """trajectory_id, kind, start_ns, end_ns: what engines say themselves."""
 
     @property
     def watermark_ns(self) -> int:
@@ -173,11 +172,9 @@ def _read(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Reading 
     )
 
 
-def _slices(cursor: duckdb.DuckDBPyConnection, both: Sequence[str]) -> dict[str, list[Slice]]:
-    found: dict[str, list[Slice]] = defaultdict(list)
-    for trajectory, name, start_ns, end_ns in cursor.execute(_SLICES, list(both)).fetchall():
-        found[str(trajectory)].append(Slice(_STAGES[name], start_ns, end_ns))
-    return dict(found)
+def _slices(cursor: duckdb.DuckDBPyConnection, both: Sequence[str]) -> pl.DataFrame:
+    rows = _rows(cursor, _SLICES, both)
+    return rows.with_columns(kind=pl.col("name").replace_strict(_STAGES, return_dtype=pl.String))
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection, sql: str, values: Sequence[Any]) -> pl.DataFrame:

@@ -91,13 +91,13 @@ class Result:
     def blame(self) -> Blame:
         """Who the idle GPUs waited for."""
         with self.cost.counting():
-            return blame(self.accounts, self.facts.activities, self.facts.groups)
+            return blame(self.accounts, self.facts.groups)
 
     @cached_property
     def used(self) -> dict[str, int]:
         """Busy GPU-ns by trajectory."""
         with self.cost.counting():
-            return used(self.accounts, self.facts.activities)
+            return used(self.accounts)
 
     @cached_property
     def path(self) -> CriticalPath:
@@ -109,7 +109,7 @@ class Result:
     def spare(self) -> Spare:
         """What a better placement could have used."""
         with self.cost.counting():
-            return spare(self.accounts, self.facts.activities)
+            return spare(self.accounts)
 
     @cached_property
     def counted(self) -> list[Counted]:

@@ -107,7 +107,7 @@ def conserves(window: Window, gpus: int, held: list[Lease], seen: list[Activity]
     assert sum(accounts.gpu_ns.values()) == gpus * wall
     assert sum(accounts.by_worker.values()) == gpus * wall
     assert sum(s.gpus * (s.end_ns - s.start_ns) for s in accounts.strips) == gpus * wall
-    split = blame(accounts, seen)
+    split = blame(accounts)
     assert 0 <= split.explained_ns <= split.idle_ns
     assert sum(split.by_worker.values()) == split.explained_ns
     assert sum(split.by_trajectory.values()) + split.unexplained_ns == split.idle_ns
@@ -124,9 +124,9 @@ def test_states_blame_and_critical_path_conserve_exactly(
     conserves(*fleet)
 
 
-def test_two_thousand_random_fleets_of_epoch_nanoseconds_conserve_exactly() -> None:
+def test_a_thousand_random_fleets_of_epoch_nanoseconds_conserve_exactly() -> None:
     rng = random.Random(9)
-    for _ in range(2000):
+    for _ in range(1000):
         start = 1_790_000_000 * 10**9 + rng.randrange(10**9)
         window = Window(start, start + rng.randrange(10**13))
         at = (window.end_ns - start) // 8
@@ -175,7 +175,7 @@ def test_no_share_of_blame_is_a_nanosecond_per_worker_off_the_fair_one(
     ]  # fmt: skip
     fair = fair_shares(fleet[0], pieces, fleet[3])
     got: dict[tuple[str, str], int] = defaultdict(int)
-    for cell in blame(accounts, fleet[3]).cells:
+    for cell in blame(accounts).cells:
         got[cell.state, cell.trajectory_id] += cell.gpu_ns
     # Each of three workers rounds its own states, and a trajectory's tools round apart.
     for key in fair.keys() | got.keys():

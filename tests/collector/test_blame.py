@@ -17,7 +17,7 @@ def split(
     ]
     seen += [Activity(w, "covered", 0, end) for w in leases]
     held = [Lease(w, degree, 0, end) for w, degree in leases.items()]
-    return blame(account(Window(0, end), sum(leases.values()), held, seen), seen, groups)
+    return blame(account(Window(0, end), sum(leases.values()), held, seen), groups)
 
 
 def test_a_tool_wait_is_shared_by_the_trajectories_in_a_tool_and_by_their_tools() -> None:
@@ -39,7 +39,7 @@ def test_of_parallel_tools_of_one_trajectory_the_one_that_ends_last_is_blamed() 
         Activity("w", "covered", 0, 90),
     ]
     accounts = account(Window(0, 90), 1, [Lease("w", 1, 0, 90)], seen)
-    assert blame(accounts, seen).by_tool == {"slow": 80, "quick": 10}
+    assert blame(accounts).by_tool == {"slow": 80, "quick": 10}
 
 
 def test_queued_time_is_shared_by_all_who_wait_held_or_queued() -> None:
@@ -105,7 +105,7 @@ def test_a_trajectory_that_waits_twice_at_once_is_counted_once() -> None:
 def test_only_gpus_that_count_are_blamed_where_leases_exceed_the_fleet() -> None:
     seen = [Activity("w", "tool", 0, 100, "a", "bash"), Activity("w", "covered", 0, 100)]
     accounts = account(Window(0, 100), 3, [Lease("w", 8, 0, 100)], seen)
-    assert blame(accounts, seen).by_tool == {"bash": 300}
+    assert blame(accounts).by_tool == {"bash": 300}
 
 
 def test_a_busy_or_empty_fleet_blames_nobody() -> None:

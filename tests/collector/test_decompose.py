@@ -78,12 +78,28 @@ def test_decode_of_a_degree_without_a_law_is_not_split() -> None:
 def test_prefill_of_tokens_seen_before_and_no_longer_cached_is_recompute() -> None:
     steps = [
         step(0, 100, 0, 0, 100, 0, input_tokens=900, output_tokens=100, cached_tokens=0),
-        # 1500 tokens in: 1000 seen before, of which 400 are cached; 1100 to prefill, 500 new.
+        # 1500 tokens in, 400 cached: 500 of the prompt before were lost, its 100 of output were
+        # lost or written anew, 500 are new; 1100 to prefill.
         step(100, 1200, 0, 0, 1100, 0, input_tokens=1500, output_tokens=0, cached_tokens=400),
     ]
-    assert nonzero(apart(steps)) == {"prefill_ns": 100 + 500, "recompute_ns": 600}
+    parts = apart(steps)
+    assert nonzero(parts) == {"prefill_ns": 100 + 600, "recompute_ns": 500}
+    assert parts["rewritten_ns"].to_list() == [100]
     steps[1]["cached_tokens"] = None
     assert nonzero(apart(steps)) == {"prefill_ns": 1200}
+
+
+def test_an_agent_that_drops_its_reasoning_or_compacts_its_context_lost_nothing() -> None:
+    told = [
+        # 1000 of prompt, 800 of output; the next prompt keeps 100 of them and adds 300.
+        step(0, 10, 0, 0, 10, 0, input_tokens=1000, output_tokens=800, cached_tokens=0),
+        step(10, 410, 0, 0, 400, 0, input_tokens=1400, output_tokens=0, cached_tokens=1000),
+        # Compacted to 600, of which the system prompt of 200 is still cached.
+        step(410, 810, 0, 0, 400, 0, input_tokens=600, output_tokens=0, cached_tokens=200),
+    ]
+    parts = apart(told)
+    assert nonzero(parts) == {"prefill_ns": 810}
+    assert parts["rewritten_ns"].to_list() == [400 + 400]
 
 
 def test_tools_and_unknown_time_are_parts_of_their_own() -> None:

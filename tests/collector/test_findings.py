@@ -53,7 +53,7 @@ def case(
     rollout = {"start_ns": 0, "end_ns": None if provisional else 1000 * unit, "gpus": 4}
     found = gather(rollout, **frames, now_ns=1000 * unit, fleet=fleet or [])  # pyright: ignore[reportArgumentType]
     accounts = account(found.window, found.gpus, found.leases, found.activities)
-    split = blame(accounts, found.activities, found.groups)
+    split = blame(accounts, found.groups)
     parts = decompose(found, frames["steps"], {1: Law(20.0)})
     rows = [
         {"op": "heddle.weight_sync", "start_ns": x.start_ns, "end_ns": x.end_ns, "waited_for": None}
@@ -67,7 +67,7 @@ def case(
         fleet=pl.DataFrame(rows) if rows else None,
         counted=counted(accounts, polls(counters or [])),
     )
-    return Case(accounts, split, parts, provisional, seen, spare(accounts, found.activities))
+    return Case(accounts, split, parts, provisional, seen, spare(accounts))
 
 
 def polls(rows: list[Row]) -> pl.DataFrame:

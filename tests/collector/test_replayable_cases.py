@@ -78,8 +78,8 @@ def case(
         fleet=pl.DataFrame(syncs) if syncs else None,
     )
     parts = decompose(facts, frames["steps"], {})
-    split = blame(accounts, facts.activities, facts.groups)
-    return Case(accounts, split, parts, False, seen, spare(accounts, facts.activities))
+    split = blame(accounts, facts.groups)
+    return Case(accounts, split, parts, False, seen, spare(accounts))
 
 
 def rules(found: Case) -> list[str]:

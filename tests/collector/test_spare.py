@@ -19,13 +19,13 @@ def fleet(seed: int, end: int = 60):
         kind = rng.choice(("held", "queued", "prefill", "decode", "tool", "live"))
         worker = rng.choice(workers)
         seen.append(Activity(worker, kind, start, start + rng.randrange(1, 25), f"t{k}"))
-    return account(Window(0, end), sum(x.degree for x in leases), leases, seen), seen
+    return account(Window(0, end), sum(x.degree for x in leases), leases, seen, 2), seen
 
 
 def test_the_split_and_the_weight_agree_with_a_look_at_every_nanosecond():
     for seed in range(120):
         accounts, seen = fleet(seed)
-        found = spare(accounts, seen, saturated=2)
+        found = spare(accounts)
         recoverable = unavoidable = effective = 0
         for strip in accounts.strips:
             for at in range(strip.start_ns, strip.end_ns):
@@ -47,8 +47,8 @@ def test_the_split_and_the_weight_agree_with_a_look_at_every_nanosecond():
 
 def test_busy_time_is_shared_exactly_among_those_in_the_engine():
     for seed in range(120):
-        accounts, seen = fleet(seed)
-        assert sum(used(accounts, seen).values()) == accounts.busy_ns
+        accounts, _ = fleet(seed)
+        assert sum(used(accounts).values()) == accounts.busy_ns
 
 
 def test_two_in_a_batch_share_and_one_alone_pays_all():
@@ -59,7 +59,7 @@ def test_two_in_a_batch_share_and_one_alone_pays_all():
         Activity("w", "decode", 2, 4, "b"),
     ]
     accounts = account(Window(0, 10), 3, leases, seen)
-    assert used(accounts, seen) == {"a": 15, "b": 3}
+    assert used(accounts) == {"a": 15, "b": 3}
 
 
 def test_a_queue_elsewhere_makes_starving_recoverable_and_a_tool_does_not():
@@ -67,5 +67,5 @@ def test_a_queue_elsewhere_makes_starving_recoverable_and_a_tool_does_not():
     seen = [Activity(w, "covered", 0, 10) for w in "ab"]
     seen += [Activity("a", "decode", 0, 10, "t"), Activity("b", "decode", 0, 2, "u")]
     seen += [Activity("a", "queued", 4, 7, "v"), Activity("a", "tool", 7, 10, "v")]
-    found = spare(account(Window(0, 10), 2, leases, seen), seen)
+    found = spare(account(Window(0, 10), 2, leases, seen))
     assert (found.recoverable_ns, found.unavoidable_ns) == (3, 5)
