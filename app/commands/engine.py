@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heddle.app.commands import options
+
+if TYPE_CHECKING:
+    from heddle.controller.emulator.request import EngineConfig
+    from heddle.controller.emulator.truth import Truth, TruthParams
 
 TYPER = options.help_with(
     "heddle engine --port 30000 --degree 2 --model Qwen3-14B",
@@ -52,25 +56,31 @@ def run(
     from heddle.app import checks
     from heddle.controller.clock import Clock
     from heddle.controller.emulator.http import serve
-    from heddle.controller.emulator.request import EngineConfig
-    from heddle.controller.emulator.sweep import is_sweep, load_sweep, measured_config
     from heddle.controller.emulator.truth import TruthParams
 
     checks.host(host)
-    params = TruthParams(seed=seed)
-    truth = load_sweep(system, params) if is_sweep(system) else None
-    if truth is None:
-        checks.profile(system, model)
-        config = EngineConfig(system=system, model=model, degree=degree)
-    else:
-        config = measured_config(truth)
+    config, truth = _config(system, model, degree, TruthParams(seed=seed))
     config = replace(
         config,
         worker_id=worker_id,
-        truth=params,
         kv_tokens=kv_tokens,
         max_running=max_running or config.max_running,
         preemption_threshold=preemption_threshold,
     )
     clock = Clock(clock_origin_ns, clock_speed)
     serve(config, host=host, port=port, clock=clock, launch_s=launch_delay, truth=truth)
+
+
+def _config(
+    system: str, model: str, degree: int, params: TruthParams
+) -> tuple[EngineConfig, Truth | None]:
+    """What a GPU type and a model say of an engine, or what a measured one was."""
+    from heddle.app import checks
+    from heddle.controller.emulator.request import EngineConfig
+    from heddle.controller.emulator.sweep import is_sweep, load_sweep, measured_config
+
+    if is_sweep(system):
+        truth = load_sweep(system, params)
+        return replace(measured_config(truth), truth=params), truth
+    checks.profile(system, model)
+    return EngineConfig(system=system, model=model, degree=degree, truth=params), None

@@ -1,6 +1,6 @@
 """Does the emulated engine's prefix cache behave as a genuine one's when trajectories sit in tools?
 
-By hand, about five minutes on two quiet cores:
+By hand, about three minutes on two quiet cores:
 
     python tests/engines/cache_truth.py --sweep profiles/tiny-qwen3/v0001.sweep
 
@@ -29,7 +29,7 @@ from heddle.controller.emulator.truth import TruthParams
 
 KV, SLOTS, SEED = 4096, 8, 5
 WORKING_SETS = (0.5, 1.0, 1.5, 2.0, 3.0)
-TOOL_S = {"short": 0.05, "long": 1.5}
+TOOL_S = {"short": 0.05, "long": 1.0}
 HOST = (
     "--enable-hierarchical-cache", "--hicache-ratio=3", "--hicache-io-backend=direct",
     "--hicache-mem-layout=layer_first", "--hicache-write-policy=write_through",
@@ -39,7 +39,7 @@ HOST = (
 def rollout(share: float, tool_s: float) -> list[Plan]:
     """Trajectories whose final contexts together are that many times the KV room."""
     shape: dict[str, Any] = {
-        "prompt": (60, 120), "steps": (3, 5), "output": (12, 28), "observation": (30, 90),
+        "prompt": (100, 200), "steps": (2, 4), "output": (8, 20), "observation": (60, 140),
     }  # fmt: skip
     many = plans(SEED, 200, tool_s=tool_s, **shape)
     total, chosen = 0, list[Plan]()
@@ -124,6 +124,7 @@ def main() -> None:
                 for kind, url in urls.items()
             }
             rows.append(row(setting, found))
+            sys.stderr.write(f"{json.dumps(rows[-1])}\n")
     if asked.json:
         sys.stdout.write(json.dumps(rows, indent=1))
         return

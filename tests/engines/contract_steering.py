@@ -200,11 +200,12 @@ def test_an_abort_of_a_queued_request_ends_it_without_a_token(
 ) -> None:
     queued = Going(preempting.url, body_of(prompt(72, 20), 5, rid="queued72"))
     with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
-        until(lambda: load(http)["num_waiting_reqs"])
+        assert still(queued) == 0
         post(http, "/abort_request", rid="queued72")
     meta = queued.end()["meta_info"]
     assert meta["finish_reason"]["type"] == "abort"
     assert meta["completion_tokens"] == 0
+    assert all(each.alive for each in full)
     ended(full)
 
 
