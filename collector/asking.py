@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from heddle.collector.client import NEXT_HEADER, TOTAL_HEADER
-from heddle.collector.doors import arrow, error, open_doors
+from heddle.collector.doors import OwnNames, arrow, error, open_doors
 from heddle.collector.errors import CollectorError, QueryRefused
 from heddle.collector.ingest import Ingest
 from heddle.collector.metrics import MEDIA, render
@@ -38,6 +38,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
+    app.add_middleware(OwnNames, host=host)
 
     @app.get("/healthz")
     async def healthz() -> JSONResponse:

@@ -12,12 +12,14 @@ import pyarrow as pa
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heddle.collector import retention, sealing
 from heddle.collector.client import TOTAL_HEADER, TRUNCATED_HEADER
 from heddle.collector.errors import CollectorError, QueryRefused
 from heddle.collector.queries.sql import Limits, select
-from heddle.collector.security import Tokens, bearer, is_loopback
+from heddle.collector.security import Tokens, bearer, is_loopback, is_own_name
 from heddle.collector.store import Store
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -26,6 +28,21 @@ _TABLES: Final = (
     " WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
 )
 Answering = Callable[[dict[str, Any]], Response]
+
+
+class OwnNames:
+    """On loopback, refuses requests whose Host is the name of another site."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app, self._host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and is_loopback(self._host):
+            named = Headers(scope=scope).get("host", "")
+            if not is_own_name(named, self._host):
+                message = f"host {named!r} is not this collector's; ask localhost or 127.0.0.1"
+                return await error(403, message)(scope, receive, send)
+        return await self._app(scope, receive, send)
 
 
 def open_doors(app: FastAPI, store: Store, tokens: Tokens, limits: Limits, host: str) -> None:
@@ -104,7 +121,7 @@ def _select(store: Store, asked: dict[str, Any], limits: Limits) -> Response:
 
 def _tables(store: Store) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    with store.reading() as cursor:
+    with store.reading(fresh=False) as cursor:
         for table, column, kind in cursor.execute(_TABLES).fetchall():
             found.setdefault(table, {})[column] = kind
     return found

@@ -10,6 +10,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from heddle.collector.errors import CollectorError
 
@@ -66,6 +67,25 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_own_name(header: str, host: str) -> bool:
+    """Whether a Host header names this machine, or the address listened on.
+
+    A page of another site whose name was made to resolve to 127.0.0.1 (DNS rebinding) sends its own
+    name; an address cannot be made to resolve to another.
+    """
+    try:
+        name = urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return False
+    if not header or name in ("localhost", host.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_bind(host: str, tokens: Tokens) -> None:

@@ -16,7 +16,16 @@ from heddle.collector.errors import CollectorError, Overloaded, QueryRefused
 from heddle.collector.limits import SenderLimits, host_of
 from heddle.collector.queries.catalog import QUERIES
 from heddle.collector.queries.sql import Limits
-from heddle.collector.security import Tls, Tokens, bearer, check_bind, is_loopback, secret, tls_of
+from heddle.collector.security import (
+    Tls,
+    Tokens,
+    bearer,
+    check_bind,
+    is_loopback,
+    is_own_name,
+    secret,
+    tls_of,
+)
 from heddle.collector.service import running
 from heddle.collector.settings import CollectorSettings
 
@@ -160,6 +169,38 @@ def test_only_loopback_may_be_open(host, local):
             check_bind(host, Tokens())
         with pytest.raises(CollectorError, match="set the sql token, or listen"):
             check_bind(host, Tokens(ingest="a", query="b"))
+
+
+@pytest.mark.parametrize(
+    ("header", "own"),
+    [
+        ("localhost:4319", True),
+        ("LOCALHOST", True),
+        ("127.0.0.1:4319", True),
+        ("[::1]:4319", True),
+        ("box.example:4319", True),
+        ("", True),
+        ("evil.example", False),
+        ("localhost.evil.example:4319", False),
+        ("127.0.0.1.evil.example", False),
+        ("[::1", False),
+    ],
+)
+def test_a_host_header_is_an_address_or_a_name_of_this_machine(header, own):
+    assert is_own_name(header, "box.example") is own
+
+
+def test_a_page_that_rebinds_its_name_to_loopback_is_refused_by_every_query_door(shared_collector):
+    url = f"http://127.0.0.1:{shared_collector.ports.query}"
+    rebound = {"host": "evil.example", "origin": "http://evil.example"}
+    for path in ("/v1/q", "/v1/q/runs", "/v1/tables", "/metrics", "/healthz"):
+        assert shared_collector.http.get(url + path).status_code == 200
+        reply = shared_collector.http.get(url + path, headers=rebound)
+        assert reply.status_code == 403
+        assert "evil.example" in reply.json()["error"]
+    for path in ("/v1/sql", "/v1/seal", "/v1/delete"):
+        reply = shared_collector.http.post(url + path, json={"sql": "SELECT 1"}, headers=rebound)
+        assert reply.status_code == 403
 
 
 def test_an_open_bind_does_not_even_start(tmp_path):

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,13 +174,48 @@ def test_twenty_kills_lose_no_acknowledged_span_and_double_none(spawn, http, tmp
     assert not set(everything) - set(found)
 
 
-def test_a_full_disk_is_503_corrupts_nothing_and_recovers(spawn, http, tmp_path):
-    child = spawn(tmp_path)
+class FullDisk:
+    """A small file system of its own where this process may mount one, else a limit on files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._ballast = folder, folder / "ballast"
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+        self.mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+    def fill(self, child: Child) -> None:
+        """Leave room for 50 kB."""
+        if self.mounted:
+            left = shutil.disk_usage(self.folder).free - 50_000
+            self._ballast.write_bytes(bytes(left))
+            return
+        # No file may grow past what is there and a little: the same errors as from a full disk.
+        room = max(p.stat().st_size for p in self.folder.iterdir() if p.is_file()) + 50_000
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+
+    def free(self, child: Child) -> None:
+        """Room again."""
+        self._ballast.unlink(missing_ok=True)
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, unlimited)
+
+    def unmount(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "-l", str(self.folder)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    made = FullDisk(tmp_path / "disk")
+    yield made
+    made.unmount()
+
+
+def test_a_full_disk_is_503_corrupts_nothing_and_recovers(spawn, http, disk):
+    child = spawn(disk.folder)
     kept = list(range(1, 101))
     assert post(http, child, body_of(kept, 100)).status_code == 200
-    # No file may grow past what is there and a little: the same errors as from a full disk.
-    room = max(p.stat().st_size for p in tmp_path.iterdir() if p.is_file()) + 50_000
-    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    disk.fill(child)
     codes = set()
     for first in range(1_000, 60_000, 1_000):
         ids = list(range(first, first + 100))
@@ -193,12 +229,11 @@ def test_a_full_disk_is_503_corrupts_nothing_and_recovers(spawn, http, tmp_path)
     assert 503 in codes
     assert reply.headers["retry-after"] == "1"
     assert "cannot be written" in status_pb2.Status.FromString(reply.content).message
-    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, unlimited)
+    disk.free(child)
     assert post(http, child, body_of(ids, 2_000)).status_code == 200
     assert child.health(http)["ok"]
     child.kill(signal.SIGTERM)
-    assert stored(tmp_path) == sorted({*kept, *ids})
+    assert stored(disk.folder) == sorted({*kept, *ids})
 
 
 def peak_kb(pid):
