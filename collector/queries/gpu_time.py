@@ -6,21 +6,19 @@ where rollouts overlap); results are kept until rows change (results.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Any, Final
 
 import duckdb
 
-from heddle.collector.accounting import Accounts, Window, account
-from heddle.collector.activities import Columns, Tables, renamed, together
 from heddle.collector.counters import refined
 from heddle.collector.errors import QueryRefused
+from heddle.collector.queries.intervals import INTERVALS
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
-from heddle.collector.queries.results import RESULTS, Result, remembered
+from heddle.collector.queries.results import RESULTS, Result, database, remembered
 
 STRIPS_CAP: Final = 2_000
-WINDOWS_CAP: Final = 500
 WIDTH_S: Final = 60.0
 SOURCES: Final = ("spans", "counters")
 
@@ -109,40 +107,8 @@ def _strips(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
 def _windows(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     """Every rollout of the run in one account, cut into fixed intervals."""
     width_ns = round(positive(filters, "width_s", WIDTH_S) * 1e9)
-    names = cursor.execute(
-        "SELECT rollout_id FROM rollouts WHERE run_id = ? ORDER BY start_ns", [filters["run"][0]]
-    ).fetchall()
-    asked = [{"run": filters["run"], "rollout": [str(name)]} for (name,) in names]
-    results = [found for one in asked if (found := RESULTS.of(cursor, one)) is not None]
-    rows = [
-        (accounts.window.start_ns, accounts.window.end_ns, worker, degree, state, amount)
-        for accounts in _intervals(results, width_ns)
-        for (worker, degree, state), amount in sorted(accounts.by_worker.items(), key=str)
-        if amount
-    ]
+    rows = INTERVALS.of(cursor, database(cursor), filters["run"][0], width_ns)
     return Answer(table_of("windows", rows), len(rows))
-
-
-def _intervals(results: Sequence[Result], width_ns: int) -> Iterator[Accounts]:
-    """The latest WINDOWS_CAP intervals; leases of two rollouts on one engine count once."""
-    if not results:
-        return
-    start_ns = min(found.facts.window.start_ns for found in results)
-    end_ns = max(found.facts.window.end_ns for found in results)
-    gpus = max(found.facts.gpus for found in results)
-    count = -(-(end_ns - start_ns) // width_ns)
-    tables = Tables()
-    activities = {id(x): renamed(x.facts.activities, tables) for x in results}
-    for at in range(max(count - WINDOWS_CAP, 0), count):
-        window = Window(start_ns + at * width_ns, min(start_ns + (at + 1) * width_ns, end_ns))
-        here = [x for x in results if _meets(x.facts.window, window)]
-        leases = [lease for x in here for lease in x.facts.leases]
-        seen = [activities[id(x)].meeting(*window) for x in here]
-        yield account(window, gpus, leases, together([*seen, Columns.of((), tables)]))
-
-
-def _meets(one: Window, other: Window) -> bool:
-    return one.start_ns < other.end_ns and one.end_ns > other.start_ns
 
 
 ACCOUNTS = Query(

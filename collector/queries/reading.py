@@ -1,13 +1,13 @@
-"""What does the store hold of one rollout, read at one instant, and has it changed since?
+"""What does the store hold of a rollout, read at one instant, and has it changed since?
 
-All rows the accounting needs, in one transaction. What happened to the fleet (weight sync,
-reallocation, an engine that is down) belongs to the run: it counts for every rollout whose window
-it touches.
+One rollout, or several of a run with the same few statements. All rows the accounting needs, in one
+transaction. What happened to the fleet (weight sync, reallocation, an engine that is down) belongs
+to the run: it counts for every rollout whose window it touches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,9 +23,10 @@ from heddle.collector.queries.query import Filters, Query
 
 _FLEET: Final = ", ".join(f"'{op}'" for op in (*c.FLEET_OPS, c.COUNTERS))
 _NAMES: Final = {"run": "run_id", "rollout": "rollout_id"}
-_VERSION: Final = (
-    "SELECT count(*), max(received_ns), count(end_ns) FROM everything"
-    f" WHERE run_id = ? AND (rollout_id = ? OR op IN ({_FLEET}))"
+_VERSIONS: Final = (
+    f"SELECT CASE WHEN op IN ({_FLEET}) THEN NULL ELSE rollout_id END AS whose,"
+    " count(*), max(received_ns), count(end_ns) FROM everything"
+    f" WHERE run_id = ? AND (rollout_id IN ({{names}}) OR op IN ({_FLEET})) GROUP BY whose"
 )
 _FLEET_ROWS: Final = (
     "SELECT op, worker_id, start_ns, end_ns, state,"
@@ -52,21 +53,26 @@ _STAGES: Final[dict[str, Kind]] = {
 }
 """Slices of SGLang's trace level 1, which carry no run: they share the steps' traces."""
 _SLICES: Final = (
-    "SELECT t.trajectory_id, e.name, e.start_ns, e.end_ns FROM everything e JOIN ("
-    "SELECT DISTINCT trace_id, trajectory_id FROM steps WHERE run_id = ? AND rollout_id = ?) t"
+    "SELECT t.rollout_id, t.trajectory_id, e.name, e.start_ns, e.end_ns FROM everything e JOIN ("
+    "SELECT DISTINCT trace_id, rollout_id, trajectory_id FROM steps"
+    " WHERE run_id = ? AND rollout_id IN ({names})) t"
     f" ON e.trace_id = t.trace_id WHERE e.name IN ({', '.join(repr(n) for n in _STAGES)})"
     " AND e.end_ns > e.start_ns ORDER BY t.trajectory_id, e.start_ns, e.name"
 )
 _SAID: Final = (
-    "SELECT CAST(attrs['heddle.laws'] AS VARCHAR) FROM everything"
-    f" WHERE run_id = ? AND rollout_id = ? AND op = '{c.ROLLOUT}'"
-    " AND attrs['heddle.laws'] IS NOT NULL LIMIT 1"
+    "SELECT rollout_id, any_value(CAST(attrs['heddle.laws'] AS VARCHAR)) FROM everything"
+    f" WHERE run_id = ? AND rollout_id IN ({{names}}) AND op = '{c.ROLLOUT}'"
+    " AND attrs['heddle.laws'] IS NOT NULL GROUP BY rollout_id"
 )
 _DROPPED: Final = (
-    "SELECT coalesce(sum(most), 0)::BIGINT FROM (SELECT max("
+    "SELECT rollout_id, sum(most)::BIGINT FROM (SELECT rollout_id, max("
     "CAST(attrs['heddle.sender.dropped'] AS BIGINT)) AS most FROM everything"
-    " WHERE run_id = ? AND rollout_id = ? AND attrs['heddle.sender.dropped'] IS NOT NULL"
-    " GROUP BY service)"
+    " WHERE run_id = ? AND rollout_id IN ({names}) AND attrs['heddle.sender.dropped'] IS NOT NULL"
+    " GROUP BY rollout_id, service) GROUP BY rollout_id"
+)
+# `seen_ns` and `announced` are of the view, not of the query's columns.
+_ROLLOUTS: Final = (
+    "SELECT * FROM rollouts WHERE run_id = ? AND rollout_id IN ({names}) ORDER BY start_ns"
 )
 
 
@@ -127,8 +133,28 @@ def whose(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> tuple[str, str
 
 def version(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Version:
     """What changes when rows of that rollout do; a scan of two columns."""
-    rows = cursor.execute(_VERSION, [run, rollout]).fetchall()
-    return Version(*(int(value or 0) for value in rows[0]))
+    return versions(cursor, run, [rollout])[rollout]
+
+
+def versions(
+    cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]
+) -> dict[str, Version]:
+    """Of several rollouts of a run, with one scan."""
+    found = {
+        whose: Version(*(int(value or 0) for value in values))
+        for whose, *values in cursor.execute(*_of(_VERSIONS, run, names)).fetchall()
+    }
+    none = Version(0, 0, 0)
+    fleet = found.get(None, none)
+    return {
+        name: Version(
+            fleet.rows + own.rows,
+            max(fleet.received_ns, own.received_ns),
+            fleet.ended + own.ended,
+        )
+        for name in names
+        for own in (found.get(name, none),)
+    }
 
 
 def ended(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> bool:
@@ -139,41 +165,69 @@ def ended(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> bool:
 
 def read(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Reading | None:
     """Every row of that rollout, all of the same instant; None when it has none to account for."""
+    found = read_many(cursor, run, [rollout])
+    return found[0] if found else None
+
+
+def read_many(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> list[Reading]:
+    """Those of the rollouts that have something to account for, in the order they began."""
     cursor.begin()
     try:
-        return _read(cursor, run, rollout)
+        return _read(cursor, run, names)
     finally:
         cursor.rollback()
 
 
-def _read(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Reading | None:
-    asked = {"run": [run], "rollout": [rollout]}
-    both = [run, rollout]
-    # `seen_ns` and `announced` are of the view, not of the query's columns.
-    row = _rows(cursor, "SELECT * FROM rollouts WHERE run_id = ? AND rollout_id = ?", both)
-    if row.is_empty():
-        return None
-    said = cursor.execute(_SAID, both).fetchall()
-    dropped = cursor.execute(_DROPPED, both).fetchall()
-    window = (row["start_ns"][0] or 0, row["end_ns"][0] or row["seen_ns"][0] or 0)
-    return Reading(
-        row=row.to_dicts()[0],
-        version=version(cursor, run, rollout),
-        steps=_frame(trajectories.STEPS, cursor, asked),
-        tool_calls=_frame(trajectories.TOOL_CALLS, cursor, asked),
-        moves=_frame(trajectories.MOVES, cursor, asked),
-        workers=_frame(rollouts.WORKERS, cursor, asked),
-        trajectories=_frame(trajectories.TRAJECTORIES, cursor, asked),
-        fleet=_rows(cursor, _FLEET_ROWS, [run, window[1], window[1], window[0]]),
-        counters=_rows(cursor, _COUNTER_ROWS, [run, *window]),
-        laws=str(said[0][0]) if said else "",
-        dropped=int(dropped[0][0]),
-        slices=_slices(cursor, both),
-    )
+def _read(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> list[Reading]:
+    rows = _rows(cursor, *_of(_ROLLOUTS, run, names)).to_dicts()
+    if not rows:
+        return []
+    asked = {"run": [run], "rollout": [row["rollout_id"] for row in rows]}
+    of = versions(cursor, run, asked["rollout"])
+    said = dict(cursor.execute(*_of(_SAID, run, names)).fetchall())
+    dropped = dict(cursor.execute(*_of(_DROPPED, run, names)).fetchall())
+    frames = {
+        query.name: _by_rollout(_frame(query, cursor, asked))
+        for query in (
+            trajectories.STEPS,
+            trajectories.TOOL_CALLS,
+            trajectories.MOVES,
+            rollouts.WORKERS,
+            trajectories.TRAJECTORIES,
+        )
+    }
+    slices = _by_rollout(_slices(cursor, run, names))
+    found: list[Reading] = []
+    for row in rows:
+        name = row["rollout_id"]
+        window = (row["start_ns"] or 0, row["end_ns"] or row["seen_ns"] or 0)
+        found.append(
+            Reading(
+                row=row,
+                version=of[name],
+                fleet=_rows(cursor, _FLEET_ROWS, [run, window[1], window[1], window[0]]),
+                counters=_rows(cursor, _COUNTER_ROWS, [run, *window]),
+                laws=str(said.get(name, "")),
+                dropped=int(dropped.get(name, 0)),
+                slices=slices(name).drop("rollout_id"),
+                **{kind: frame(name) for kind, frame in frames.items()},
+            )
+        )
+    return found
 
 
-def _slices(cursor: duckdb.DuckDBPyConnection, both: Sequence[str]) -> pl.DataFrame:
-    rows = _rows(cursor, _SLICES, both)
+def _of(sql: str, run: str, names: Sequence[str]) -> tuple[str, list[str]]:
+    """A statement about some rollouts of a run, and its values."""
+    return sql.format(names=", ".join("?" * len(names))), [run, *names]
+
+
+def _by_rollout(frame: pl.DataFrame) -> Callable[[str], pl.DataFrame]:
+    parts = frame.partition_by("rollout_id", as_dict=True)
+    return lambda name: parts.get((name,), frame.clear())
+
+
+def _slices(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> pl.DataFrame:
+    rows = _rows(cursor, *_of(_SLICES, run, names))
     return rows.with_columns(kind=pl.col("name").replace_strict(_STAGES, return_dtype=pl.String))
 
 

@@ -175,7 +175,7 @@ class Results:
         asked = tuple(given) if len(given) == 2 else whose(cursor, filters)
         if asked is None:
             return None
-        key = (_database(cursor), str(asked[0]), str(asked[1]))
+        key = (database(cursor), str(asked[0]), str(asked[1]))
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and self._fresh(cursor, kept):
@@ -233,12 +233,12 @@ def remembered(compute: Compute) -> Compute:
     return answer
 
 
-def explain(reading: Reading) -> Result:
-    """Account for one rollout's rows."""
+def gathered(reading: Reading) -> Facts:
+    """One rollout's rows as facts."""
     now_ns, row = reading.watermark_ns, reading.row
     until_ns = now_ns if row["end_ns"] is None else row["end_ns"]
     workers = {*reading.workers["worker_id"], *reading.steps["worker_id"]} - {None}
-    facts = gather(
+    return gather(
         row,
         steps=reading.steps,
         tool_calls=reading.tool_calls,
@@ -249,11 +249,16 @@ def explain(reading: Reading) -> Result:
         fleet=fleet.activities(reading.fleet, reading.counters, workers, until_ns),
         slices=reading.slices,
     )
+
+
+def explain(reading: Reading) -> Result:
+    """Account for one rollout's rows."""
+    row, facts = reading.row, gathered(reading)
     accounts = account(facts.window, facts.gpus, facts.leases, facts.activities)
     return Result(row["run_id"], row["rollout_id"], reading, facts, accounts)
 
 
-def _database(cursor: duckdb.DuckDBPyConnection) -> str:
+def database(cursor: duckdb.DuckDBPyConnection) -> str:
     """Which store it is: its file; one made anew under that name has other versions."""
     rows = cursor.execute(
         "SELECT coalesce(path, '') FROM duckdb_databases() WHERE database_name = current_database()"
