@@ -86,12 +86,12 @@ class Scheduler:
 
     def admit(self, now_s: float) -> list[Part]:
         """The next prefill pass; empty when decode may go on."""
-        if self.chunked is None and not self.waiting:
-            return []
-        parts = self._continue_chunk()
+        parts: list[Part] = []
+        if self.chunked is not None:
+            parts = self._continue_chunk(self.chunked)
         if self._preempts:
             self.full = False
-        if self.chunked is not None or self.full or not self.waiting:
+        if self.full or not self.waiting or self.chunked is not None:
             return parts
         room, promised = self.config.chunk_tokens, 0
         for part in parts:
@@ -142,6 +142,15 @@ class Scheduler:
         live.restart()
         self.queue(live, now_s)
 
+    def release_all(self, now_s: float) -> None:
+        """Whatever runs or is half prefilled goes back to the queue."""
+        if self.chunked is not None:
+            self.running.add(self.chunked)
+            self.chunked = None
+        for live in list(self.running):
+            self.release(live, now_s)
+        self.full = False
+
     def keep(self, live: Live, tokens: int, now_s: float) -> None:
         """Put its first `tokens` into the tree and lock them: private KV becomes shared."""
         ids: Any = live.ids if tokens <= live.size else live.tokens()
@@ -175,10 +184,7 @@ class Scheduler:
         rank = live.request.priority if by_priority else 0
         return rank, live.out, -live.prompt_tokens, -live.sequence
 
-    def _continue_chunk(self) -> list[Part]:
-        live = self.chunked
-        if live is None:
-            return []
+    def _continue_chunk(self, live: Live) -> list[Part]:
         new = min(live.size - live.done, self.config.chunk_tokens)
         part = Part(live, new, live.done)
         self.take(new)

@@ -268,18 +268,15 @@ class Engine:
     def _plan(self, now_s: float) -> PrefillPass | DecodePass | None:
         if self.paused is not None or self.asleep:
             if self.paused == "retract":
-                self._retract_all()
+                self.scheduler.release_all(self._now_s)
             return None
         start_s = max(self._now_s, self._blocked_until_s)
         if start_s > now_s and start_s > self._now_s:
             return None
-        return self._plan_at(start_s)
-
-    def _plan_at(self, start_s: float) -> PrefillPass | DecodePass | None:
         s = self.scheduler
         parts = s.admit(start_s)
         if parts:
-            sizes = [(new, prefix) for _, new, prefix in parts]
+            sizes = [part[1:] for part in parts]
             took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
             return PrefillPass(start_s, start_s + took_s, parts)
         if not len(s.running):
@@ -394,13 +391,3 @@ class Engine:
                 weight_version=self.weight_version,
             )
         )
-
-    def _retract_all(self) -> None:
-        s = self.scheduler
-        half = s.chunked
-        if half is not None:
-            s.running.add(half)
-            s.chunked = None
-        for live in list(s.running):
-            s.release(live, self._now_s)
-        s.full = False
