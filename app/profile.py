@@ -44,7 +44,8 @@ ROOM: Final = 0.8
 _FIRST_ID, _IDS = 10, 290
 """Inside every vocabulary: an id outside it ends a genuine engine."""
 _JSON: Final = {"content-type": "application/json"}
-_WAIT_S: Final = 60.0
+_RAMP_S, _RAMP_EACH_S = 0.3, 0.02
+"""A request is tokenised and prefilled in that many seconds, one after the other."""
 _GIB: Final = 1 << 30
 
 Meta = dict[str, Any]
@@ -92,7 +93,7 @@ def grid_for(
     new = tuple(n for n in NEW[:: 2 if quick else 1] if n <= biggest)
     rest = min(longest - new[-1], 32_768)
     prefixes = (0, rest // 4 // 16 * 16, rest // 16 * 16)
-    return Grid(decode=tuple(levels), new=new, prefixes=prefixes, repeats=1 if quick else 3)
+    return Grid(decode=tuple(levels), new=new, prefixes=prefixes, repeats=1 if quick else 5)
 
 
 def background(batch: int) -> int:
@@ -224,11 +225,12 @@ class Probe:
         return _decoded(level, meta, [await other for other in others])
 
     async def _running(self, count: int) -> None:
-        """Return when that many run; a load may be as old as 15 iterations."""
-        deadline = time.monotonic() + _WAIT_S
+        """Return when that many run, or should: a genuine engine's load was seen to miss a lone
+        request for all of its 142 iterations. What really ran the stamps say afterwards."""
+        deadline = time.monotonic() + _RAMP_S + _RAMP_EACH_S * count
         while count and (await self._engine.observe()).running < count:
             if time.monotonic() > deadline:
-                fail(f"the engine never ran {count} requests at once; is somebody else using it?")
+                return
             await asyncio.sleep(0.01)
 
     async def _prefix(self, slot: int, tokens: int) -> None:

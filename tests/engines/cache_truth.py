@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -27,8 +28,8 @@ from replayed_rollouts import Outcome, Plan, machine_line, plans, replay
 from heddle.controller.emulator.sweep import load_sweep
 from heddle.controller.emulator.truth import TruthParams
 
-KV, SLOTS, SEED = 4096, 8, 5
-WORKING_SETS = (0.5, 1.0, 1.5, 2.0, 3.0)
+KV, SLOTS, SEED = 4096, 16, 5
+WORKING_SETS = (0.5, 1.0, 2.0, 3.0)
 TOOL_S = {"short": 0.05, "long": 1.0}
 HOST = (
     "--enable-hierarchical-cache", "--hicache-ratio=3", "--hicache-io-backend=direct",
@@ -37,9 +38,9 @@ HOST = (
 
 
 def rollout(share: float, tool_s: float) -> list[Plan]:
-    """Trajectories whose final contexts together are that many times the KV room."""
+    """Trajectories whose contexts, halfway through, together are that many times the KV room."""
     shape: dict[str, Any] = {
-        "prompt": (100, 200), "steps": (2, 4), "output": (8, 20), "observation": (60, 140),
+        "prompt": (100, 200), "steps": (2, 4), "output": (12, 36), "observation": (60, 140),
     }  # fmt: skip
     many = plans(SEED, 200, tool_s=tool_s, **shape)
     total, chosen = 0, list[Plan]()
@@ -47,7 +48,7 @@ def rollout(share: float, tool_s: float) -> list[Plan]:
         if total >= share * KV:
             break
         chosen.append(plan)
-        total += plan.final_tokens
+        total += plan.halfway_tokens
     return chosen
 
 
@@ -113,6 +114,8 @@ def main() -> None:
     parser.add_argument("--host", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    # Told to stop, it stops its engines too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as exits:
         urls = start(exits, Path(folder), asked.sweep, host=asked.host)

@@ -34,7 +34,7 @@ from heddle.controller.emulator.truth import TruthParams
 
 SEED, TRAJECTORIES, REPEATS = 11, 64, 3
 SHAPE: dict[str, Any] = {
-    "prompt": (60, 160), "steps": (2, 6), "output": (8, 64), "observation": (20, 60),
+    "prompt": (60, 160), "steps": (3, 8), "output": (8, 64), "observation": (20, 60),
     "tool_s": 0.3,
 }  # fmt: skip
 

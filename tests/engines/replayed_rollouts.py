@@ -33,8 +33,9 @@ class Plan:
     steps: tuple[tuple[int, tuple[int, ...], float], ...]
 
     @property
-    def final_tokens(self) -> int:
-        return len(self.prompt) + sum(output + len(seen) for output, seen, _ in self.steps)
+    def halfway_tokens(self) -> int:
+        """Its context when half of what it will gather is there."""
+        return len(self.prompt) + sum(output + len(seen) for output, seen, _ in self.steps) // 2
 
 
 @dataclass(frozen=True, slots=True)
