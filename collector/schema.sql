@@ -1,31 +1,13 @@
 -- What the tables mean. `spans` and `markers` themselves are made from collector/conventions.py
 -- (columns.SCHEMA), so that a new attribute is one line there; everything here is a view. The
--- `rolled_` tables hold sums over spans, kept up to date by collector/rollups.py; `stored`, `ended`
--- and `everything` are of collector/sealed.py.
+-- `rolled_` tables hold sums over spans, kept up to date by collector/rollups.py; `stored`,
+-- `everything` and `stated` are of collector/sealed.py.
 -- A marker row stands for the span it announces: that span's id and op, no end. The writer drops
 -- it when the span arrives. Every view keeps run_id, rollout_id and trajectory_id plain, so that
 -- a filter on them reaches the scan.
 
 CREATE OR REPLACE VIEW rollout_ends AS
 SELECT run_id, rollout_id, end_ns FROM rolled_rollouts WHERE end_ns IS NOT NULL;
-
--- Trajectories of which nothing came for a while (store_file.SILENT_S), by the collector's own clock.
-CREATE OR REPLACE VIEW silent AS
-SELECT run_id, rollout_id, trajectory_id FROM rolled_trajectories
-WHERE heard_ns < epoch_ns(now()) - {silent_ns};
-
--- What has no end is running, or abandoned once its rollout has ended or its trajectory is silent.
--- Those few are joined apart, so that reading a million ended ones joins nothing.
-CREATE OR REPLACE VIEW stated AS
-SELECT *, 'finished' AS state FROM ended
-UNION ALL BY NAME
-SELECT e.*,
-    CASE WHEN r.end_ns IS NOT NULL OR s.run_id IS NOT NULL THEN 'abandoned' ELSE 'running' END
-        AS state
-FROM (SELECT * FROM everything WHERE end_ns IS NULL) e
-LEFT JOIN rollout_ends r ON e.run_id = r.run_id AND e.rollout_id = r.rollout_id
-LEFT JOIN silent s ON e.run_id = s.run_id AND e.trajectory_id = s.trajectory_id
-    AND e.rollout_id IS NOT DISTINCT FROM s.rollout_id;
 
 CREATE OR REPLACE VIEW steps AS
 SELECT * FROM stated
@@ -56,7 +38,7 @@ SELECT s.* EXCLUDE (explicit_calls, all_calls, explicit_ns, all_tool_ns),
     CASE
         WHEN s.root_end_ns IS NOT NULL THEN 'finished'
         WHEN r.end_ns IS NULL AND (s.rollout_id IS NOT NULL OR s.has_root OR s.has_open_step)
-            THEN CASE WHEN s.heard_ns < epoch_ns(now()) - {silent_ns}
+            THEN CASE WHEN s.heard_ns < silent_before()
                 THEN 'abandoned' ELSE 'running' END
         WHEN s.has_root OR s.has_open_step THEN 'abandoned'
         ELSE 'finished'
@@ -94,7 +76,7 @@ WITH sums AS (
 SELECT run_id, rollout_id, o.kind, o.preset, o.policies,
     CASE
         WHEN o.end_ns IS NOT NULL THEN 'finished'
-        WHEN s.heard_ns < epoch_ns(now()) - {silent_ns} THEN 'abandoned'
+        WHEN s.heard_ns < silent_before() THEN 'abandoned'
         ELSE 'running'
     END AS state,
     coalesce(o.start_ns, s.start_ns) AS start_ns,

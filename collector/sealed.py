@@ -2,14 +2,15 @@
 
 `sealed_files` lists them; the view `sealed` reads exactly those, the partition columns from their
 paths, so that a filter on run or rollout opens the files of that rollout alone; `stored` is
-the spans of the database and those, `ended` the ones with an end, `everything` has the markers too.
-Files that another collector put into the same data
+the spans of the database and those, `everything` has the markers too, `stated` says of each whether
+it is running, finished or abandoned. Files that another collector put into the same data
 set are not listed here: it answers for them.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,34 +24,54 @@ CREATE TABLE IF NOT EXISTS sealed_files (
 );
 CREATE TABLE IF NOT EXISTS sealed_by (id VARCHAR);
 """
+# Every level of `*` costs 2 ms of planning in each query that reads the view, so these are flat,
+# and a table that holds nothing is left out.
+_STATED: Final = (
+    "SELECT *, CASE WHEN end_ns IS NOT NULL THEN 'finished'"
+    " WHEN received_ns < silent_before() THEN 'abandoned' ELSE 'running' END AS state FROM {}"
+)
+"""A span as sent; one without an end (some senders send it twice) is abandoned in silence alone."""
+_OPEN: Final = """
+SELECT e.*,
+    CASE WHEN r.end_ns IS NOT NULL OR s.run_id IS NOT NULL THEN 'abandoned' ELSE 'running' END
+        AS state
+FROM markers e
+LEFT JOIN rolled_rollouts r ON e.run_id = r.run_id AND e.rollout_id = r.rollout_id
+LEFT JOIN rolled_trajectories s ON e.run_id = s.run_id AND e.trajectory_id = s.trajectory_id
+    AND e.rollout_id IS NOT DISTINCT FROM s.rollout_id AND s.heard_ns < silent_before()
+"""
+"""A start marker is running, or abandoned once its rollout ended or its trajectory is silent."""
 _EMPTY: Final = "SELECT * FROM spans WHERE false"
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables and the view."""
+    """Make the tables and the views; `stated` waits for the tables of sums."""
     connection.execute(_TABLES)
     if not connection.execute("SELECT id FROM sealed_by").fetchall():
         connection.execute("INSERT INTO sealed_by VALUES (?)", [uuid.uuid4().hex[:12]])
-    publish(connection)
+    publish(connection, ("stored", "everything"))
 
 
-def publish(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the view read what the table lists; part of the caller's transaction."""
+def publish(
+    connection: duckdb.DuckDBPyConnection,
+    wanted: Sequence[str] = ("stored", "everything", "stated"),
+) -> None:
+    """Make the views read what the table lists; part of the caller's transaction."""
     # Files of equal columns are read together: the first one's footer speaks for all of them.
     groups = connection.execute(
         "SELECT columns, list(url ORDER BY url) FROM sealed_files GROUP BY columns ORDER BY columns"
     ).fetchall()
     parts = [_EMPTY, *(f"SELECT * FROM {reading(urls)}" for _, urls in groups)]
     connection.execute(f"CREATE OR REPLACE VIEW sealed AS {' UNION ALL BY NAME '.join(parts)}")
-    # Planning a hundred columns of a table that is empty costs 3 ms in every query.
     stored = ["spans", *(["sealed"] if groups else [])]
     views = {
         "stored": [f"SELECT * FROM {table}" for table in stored],
         "everything": [f"SELECT * FROM {table}" for table in ("markers", *stored)],
-        "ended": [f"SELECT * FROM {table} WHERE end_ns IS NOT NULL" for table in stored],
+        "stated": [_OPEN, *(_STATED.format(table) for table in stored)],
     }
-    for view, parts in views.items():
-        connection.execute(f"CREATE OR REPLACE VIEW {view} AS {' UNION ALL BY NAME '.join(parts)}")
+    for view in wanted:
+        union = " UNION ALL BY NAME ".join(views[view])
+        connection.execute(f"CREATE OR REPLACE VIEW {view} AS {union}")
 
 
 def reading(urls: list[str]) -> str:

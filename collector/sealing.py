@@ -32,9 +32,9 @@ _READY: Final = """
 SELECT s.run_id, s.rollout_id
 FROM (SELECT run_id, rollout_id, max(received_ns) AS at_ns FROM spans
       WHERE rollout_id IS NOT NULL GROUP BY ALL) s
-JOIN rollout_ends r ON s.run_id = r.run_id AND s.rollout_id = r.rollout_id
-WHERE s.at_ns <= ? AND s.run_id = coalesce(?, s.run_id)
-    AND s.rollout_id = coalesce(?, s.rollout_id)
+LEFT JOIN rollout_ends r ON s.run_id = r.run_id AND s.rollout_id = r.rollout_id
+WHERE s.at_ns <= CASE WHEN r.end_ns IS NULL THEN least(?, ?) ELSE ? END
+    AND s.run_id = coalesce(?, s.run_id) AND s.rollout_id = coalesce(?, s.rollout_id)
 ORDER BY s.at_ns, s.run_id, s.rollout_id
 """
 
@@ -63,10 +63,13 @@ class NotSealed(CollectorError):
 def ready(
     store: Store, quiet_s: float, run: str | None = None, rollout: str | None = None
 ) -> list[tuple[str, str]]:
-    """Finished rollouts with spans in the database and none received for *quiet_s*."""
-    until_ns = time.time_ns() - int(quiet_s * 1e9)
+    """Rollouts with spans in the database and none received for *quiet_s*: finished ones, and those
+    so long silent that they are taken as abandoned (a killed trainer, senders that tell no end)."""
+    now_ns = time.time_ns()
+    until_ns, silent_ns = (now_ns - int(s * 1e9) for s in (quiet_s, store.silent_s))
     with store.reading() as cursor:
-        return cursor.execute(_READY, [until_ns, run, rollout]).fetchall()
+        values = [until_ns, silent_ns, until_ns, run, rollout]
+        return cursor.execute(_READY, values).fetchall()
 
 
 def seal(store: Store, run: str, rollout: str) -> SealedFile | None:

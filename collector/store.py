@@ -7,6 +7,7 @@ that is done once the spans are durable. What waits for the disk is bounded by b
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -29,7 +30,7 @@ from heddle.collector.store_file import SILENT_S, open_file
 from heddle.collector.timings import Timings
 
 FILE_NAME: Final = "heddle.duckdb"
-# Commits that follow one another closer than this wait for company; a lone one does not wait.
+# Commits begin no closer than this: a lone one does not wait, one that follows waits for company.
 WINDOW_S: Final = 0.05
 MAX_ROWS: Final = 20_000
 BOUND_BYTES: Final = 64 << 20
@@ -60,11 +61,11 @@ class Store:
         sealed_url: str | None = None,
         silent_s: float = SILENT_S,
     ) -> None:
-        self._memory_limit, self._threads, self._silent_s = memory_limit, threads, silent_s
+        self._memory_limit, self._threads, self.silent_s = memory_limit, threads, silent_s
         self.path, self.notice = path, ""
         self.bound_bytes = bound_bytes
         self.waiting_bytes = 0
-        self.stored = self.duplicates = self.failures = self.reopened = 0
+        self.stored = self.duplicates = self.failures = self.reopened = self.tidied = 0
         self.newest_ns = 0
         self.commits = Timings()
         self._window_s = window_s
@@ -74,7 +75,7 @@ class Store:
         self._lock = threading.Lock()
         self._open()
         self._closed = self._broken = False
-        self._committed_at = 0.0
+        self._began_s = -math.inf
         self._thread = threading.Thread(target=self._run, name="heddle-writer", daemon=True)
         self._thread.start()
 
@@ -123,6 +124,24 @@ class Store:
         finally:
             cursor.close()
 
+    @property
+    def quiet_s(self) -> float:
+        """Since when no commit has begun."""
+        return time.monotonic() - self._began_s
+
+    def tidy(self) -> None:
+        """Write what was deleted out of the file and merge what many commits made.
+
+        With millions of spans it takes seconds in which commits wait, so not while spans come.
+        """
+        with self.reading() as cursor, self.turn:
+            cursor.execute("SET max_vacuum_tasks = 100")
+            try:
+                cursor.execute("CHECKPOINT")
+            finally:
+                cursor.execute("SET max_vacuum_tasks = 0")
+        self.tidied = self.stored
+
     def close(self) -> None:
         """Commit what waits, then close the file."""
         with self._lock:
@@ -140,7 +159,7 @@ class Store:
             self.path,
             memory_limit=self._memory_limit,
             threads=self._threads,
-            silent_s=self._silent_s,
+            silent_s=self.silent_s,
         )
         self._connection = opened.connection
         self.notice = opened.notice or self.notice
@@ -166,8 +185,8 @@ class Store:
         while going:
             items, going = self._gather()
             if items:
+                self._began_s = time.monotonic()
                 self._commit(items)
-                self._committed_at = time.monotonic()
 
     def _gather(self) -> tuple[list[_Item], bool]:
         """Wait for one request, then for company until the window or the rows are full."""
@@ -176,7 +195,7 @@ class Store:
             return [], False
         items, rows = [first], _rows(first)
         while rows < MAX_ROWS:
-            wait_s = self._committed_at + self._window_s - time.monotonic()
+            wait_s = self._began_s + self._window_s - time.monotonic()
             try:
                 item = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
             except queue.Empty:

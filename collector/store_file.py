@@ -133,10 +133,13 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path, silent_s: float)
     for table in TABLES:
         connection.execute(_create(table))
         _add_columns(connection, table)
+    connection.execute(
+        f"CREATE OR REPLACE MACRO silent_before() AS epoch_ns(now()) - {silent_s * 1e9:.0f}::BIGINT"
+    )
     sealed.prepare(connection)
     rollups.prepare(connection, list(_columns()))
-    views = Path(__file__).with_name("schema.sql").read_text()
-    connection.execute(views.replace("{silent_ns}", f"{silent_s * 1e9:.0f}"))
+    sealed.publish(connection)
+    connection.execute(Path(__file__).with_name("schema.sql").read_text())
     if version is None or version < SCHEMA_VERSION:
         connection.execute("INSERT INTO heddle_schema VALUES (?, ?)", [SCHEMA_VERSION, c.VERSION])
     if version is None:

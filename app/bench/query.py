@@ -7,6 +7,7 @@ process of its own, while this one posts 5,000 spans a second to it.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -19,19 +20,23 @@ from statistics import median
 from typing import Any, Final
 
 import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from heddle.app.bench.figures import Figure, Say
 from heddle.app.bench.query_data import START_NS, build
 from heddle.app.supervise import free_port
 from heddle.collector import ids
 from heddle.collector.client import CollectorClient
-from heddle.collector.importers.documents import Found, request, span
 from heddle.collector.queries.catalog import QUERIES
 from heddle.collector.queries.sql import Limits, select
 from heddle.collector.store import FILE_NAME, Store
 
 RATE: Final = 5_000
 AT_ONCE: Final = 500
+SENDERS: Final = 2
+"""Each waits for its answer; one alone would be held up by a commit of 0.1 s."""
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+MEDIA: Final = {"content-type": "application/x-protobuf"}
 REPEATS: Final = 7
 _QUANTILES: Final = (
     "SELECT quantile_cont(duration_s, [0.5, 0.9, 0.99]), quantile_cont(output_tokens, [0.5, 0.99]),"
@@ -159,54 +164,58 @@ def _p95(values: list[float]) -> float:
 @contextmanager
 def _sending(port: int) -> Generator[Callable[[], int], None, None]:
     """A thread that posts RATE spans a second; the callable says how many since the last call."""
-    ended, counts = threading.Event(), [0]
+    ended, counts, numbers = threading.Event(), [0], itertools.count()
 
     def post() -> None:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-            due, number = time.monotonic(), 0
+            due = time.monotonic()
             while not ended.is_set():
-                body = _body(number)
-                reply = http.post(
-                    "/v1/traces", content=body, headers={"content-type": "application/json"}
-                )
+                reply = http.post("/v1/traces", content=_body(next(numbers)), headers=MEDIA)
                 reply.raise_for_status()
-                number += 1
                 counts[0] += AT_ONCE
-                due += AT_ONCE / RATE
+                due += AT_ONCE * SENDERS / RATE
                 ended.wait(max(0.0, due - time.monotonic()))
 
     def since() -> int:
         count, counts[0] = counts[0], 0
         return count
 
-    thread = threading.Thread(target=post, name="bench-sender")
-    thread.start()
+    threads = [threading.Thread(target=post, name="bench-sender") for _ in range(SENDERS)]
+    for thread in threads:
+        thread.start()
     try:
         since()
         yield since
     finally:
         ended.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
 
 def _body(number: int) -> bytes:
     """One request: steps of trajectories of a running rollout."""
-    spans = []
-    for k in range(AT_ONCE):
-        index = number * AT_ONCE + k
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for index in range(number * AT_ONCE, (number + 1) * AT_ONCE):
         trajectory, step = f"live-{index % 1_024}", index // 1_024
         start_ns = START_NS + 10**17 + index * 1_000_000
-        given = {
+        made = spans.add(
+            trace_id=bytes.fromhex(ids.trace_id("run-live", trajectory)),
+            span_id=bytes.fromhex(ids.step_span_id("run-live", trajectory, step)),
+            name="chat",
+            start_time_unix_nano=start_ns,
+            end_time_unix_nano=start_ns + 10**9,
+        )
+        texts = {
             "heddle.run.id": "run-live",
             "heddle.rollout.id": f"live-{index // 100_000}",
             "gen_ai.conversation.id": trajectory,
             "gen_ai.operation.name": "chat",
-            "heddle.step.index": step,
             "heddle.worker.id": f"w{index % 8}",
-            "gen_ai.usage.output_tokens": 100 + index % 900,
-            "heddle.decode_s": 0.5,
         }
-        trace = ids.trace_id("run-live", trajectory)
-        span_id = ids.step_span_id("run-live", trajectory, step)
-        spans.append(span(trace, span_id, "chat", start_ns, start_ns + 10**9, given))
-    return request([Found(spans, "", {"service.name": "bench"})])
+        for key, text in texts.items():
+            made.attributes.add(key=key).value.string_value = text
+        for key, count in (("heddle.step.index", step), (OUTPUT_TOKENS, 100 + index % 900)):
+            made.attributes.add(key=key).value.int_value = count
+        made.attributes.add(key="heddle.decode_s").value.double_value = 0.5
+    return request.SerializeToString()

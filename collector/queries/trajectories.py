@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heddle.collector.queries.query import Query
+from heddle.collector.records import FRAMES
 
 _WHOSE = ("run", "rollout", "group", "trajectory")
 _WHEN = ("policy", "since", "until")
@@ -40,10 +41,11 @@ MOVES = Query(
     order="start_ns, trajectory_id, trace_id, span_id",
 )
 # A parent outside the filter is looked up by itself; when none is missing nothing more is scanned.
-_MARKED = """
+_KEPT = ", ".join(c.name for c in FRAMES["spans"] if c.name != "marks")
+_MARKED = f"""
 WITH picked AS MATERIALIZED (
-    SELECT trace_id, span_id, parent_span_id, start_ns FROM everything {where}
-), page AS (SELECT * FROM stated {where}{page}), missing AS (
+    SELECT trace_id, span_id, parent_span_id, start_ns FROM everything {{where}}
+), page AS (SELECT {_KEPT}, state FROM stated {{where}}{{page}}), missing AS (
     SELECT DISTINCT p.trace_id, p.parent_span_id AS span_id
     FROM page p ANTI JOIN picked q ON q.trace_id = p.trace_id AND q.span_id = p.parent_span_id
     WHERE p.parent_span_id IS NOT NULL

@@ -110,6 +110,15 @@ def test_a_running_or_a_busy_rollout_is_not_ready(store):
     assert sealing.seal(store, "run/1", "nothing") is None
 
 
+def test_a_rollout_that_fell_silent_is_sealed_though_nobody_ended_it(tmp_path):
+    spans = [s for s in rollout_spans("run/1", "lost", 0) if s["name"] != "heddle.rollout"]
+    for silent_s, ready in ((3_600.0, []), (0.0, [("run/1", "lost")])):
+        with closing(Store(tmp_path / "h.duckdb", silent_s=silent_s)) as store:
+            put(store, spans)
+            assert sealing.ready(store, 0) == ready
+            assert sealing.ready(store, 3_600) == []
+
+
 def test_a_late_span_reopens_the_sums_and_goes_to_a_delta_file(store):
     sealing.seal(store, "run/1", "r 1")
     late = {
