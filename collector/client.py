@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import polars as pl
 
-from heddle.collector.errors import CollectorError, CollectorUnreachable, QueryRefused
+from heddle.collector.errors import CollectorError, CollectorUnreachable, QueryRefused, remedy
 
 TOTAL_HEADER: Final = "X-Heddle-Total"
 NEXT_HEADER: Final = "X-Heddle-Next"
@@ -131,7 +131,7 @@ class CollectorClient:
             message = f"the collector at {self.url} did not answer {path} in time"
             raise CollectorUnreachable(message) from error
         except httpx.HTTPError as error:
-            message = f"no collector answers at {self.url} ({error}); start one: heddle collect"
+            message = f"no collector answers at {self.url} ({error}); {remedy(error)}"
             raise CollectorUnreachable(message) from error
 
     def _json(self, reply: httpx.Response) -> Any:

@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from heddle.collector.errors import CollectorError, CollectorUnreachable
+from heddle.collector.errors import CollectorError, CollectorUnreachable, remedy
 from heddle.collector.importers.documents import Found, Source, chunks, request
 
 FORMATS: Final = {
@@ -92,7 +92,7 @@ def _reply(http: httpx.Client, body: bytes) -> httpx.Response:
     try:
         return http.post("/v1/traces", content=body)
     except httpx.HTTPError as error:
-        message = f"no collector answers at {http.base_url} ({error}); start one: heddle collect"
+        message = f"no collector answers at {http.base_url} ({error}); {remedy(error)}"
         raise CollectorUnreachable(message) from error
 
 
