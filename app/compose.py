@@ -214,11 +214,13 @@ def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
 def engine_template(settings: Settings, clock: Clock) -> list[str]:
     """`heddle engine ...` with {port}, {degree} and {worker_id} to be filled in."""
     fleet = settings.fleet
+    spans = ("--otlp-endpoint", settings.otlp_url) if fleet.engine_spans else ()
     return [
         *(sys.executable, "-m", "heddle.app.cli", "engine", "--host", settings.host),
         *("--port", "{port}", "--degree", "{degree}", "--worker-id", "{worker_id}"),
         *("--model", fleet.model, "--system", fleet.system, "--seed", str(fleet.seed)),
         *("--clock-origin-ns", str(clock.origin_ns), "--clock-speed", repr(clock.speed)),
+        *spans,
     ]
 
 

@@ -54,6 +54,8 @@ class FleetSettings(_Part):
     system: str = "h100_sxm"
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     seed: int = 0
+    engine_spans: bool = False
+    """Whether emulated engines send spans of their own, below the controller's."""
 
 
 class CollectSettings(_Part):

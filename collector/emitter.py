@@ -99,13 +99,14 @@ class Emitter:
         resource: Mapping[str, Any] | None = None,
         token: str | None = None,
         sender: Sender | None = None,
+        scope: str = "heddle",
     ) -> None:
         name = instance or f"{socket.gethostname()}-{os.getpid()}"
         own = {"service.name": service, "service.instance.id": name}
         # Resource.create adds what OTEL_RESOURCE_ATTRIBUTES and the SDK say of this process.
         said = Resource.create({**own, **_plain(resource or {})}).attributes
         self._sender = _Counted(
-            Envelope(said, "heddle", c.VERSION),
+            Envelope(said, scope, c.VERSION),
             sender or OtlpSender(endpoint, token=token, limit_s=SEND_TIMEOUT_S),
         )
         self._processor = BatchSpanProcessor(

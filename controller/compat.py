@@ -142,7 +142,7 @@ async def ready(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> str:
     """What every engine's /metrics says, one after the other."""
     workers = request.app.state.up().fleet.alive
-    replies = [w.engine.send("/metrics", b"", {}) for w in workers]
+    replies = [w.wire.send("/metrics", b"", {}) for w in workers]
     found = await asyncio.gather(*replies, return_exceptions=True)
     good = [r for r in found if not isinstance(r, BaseException) and r.status == 200]
     return "\n".join(reply.body.decode("utf-8", "replace") for reply in good)

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from heddle.controller.core.types import Latency, Length, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
-from heddle.controller.fleet.engine import Engine
+from heddle.controller.fleet.engine import Engine, Steered
 from heddle.controller.shape import Shape
 
 
@@ -168,7 +168,7 @@ class LiveWorker:
     """One engine that takes steps; `generation` counts the engines that had this id."""
 
     id: str
-    engine: Engine
+    engine: Steered
     latency: Latency
     generation: int = 0
     share: int = 0
@@ -181,6 +181,11 @@ class LiveWorker:
     def url(self) -> str:
         """Its address."""
         return self.engine.url
+
+    @property
+    def wire(self) -> Engine:
+        """The same engine as what carries requests: any but those of a fleet in virtual time."""
+        return cast("Engine", self.engine)
 
     @property
     def degree(self) -> int:

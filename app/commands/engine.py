@@ -18,6 +18,15 @@ TYPER = options.help_with(
     "heddle engine --system profiles/Qwen3-14B/v0001.json",
 )
 
+LaunchDelay = Annotated[
+    float,
+    typer.Option(
+        help="Fleet seconds before it listens: imports, weights.",
+        min=0.0,
+        callback=options.finite,
+    ),
+]
+
 
 def run(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 30000,
@@ -38,14 +47,10 @@ def run(
         int | None, typer.Option(help="Preempt beyond that priority margin; else never.", min=0)
     ] = None,
     seed: options.Seed = 0,
-    launch_delay: Annotated[
-        float,
-        typer.Option(
-            help="Fleet seconds before it listens: imports, weights.",
-            min=0.0,
-            callback=options.finite,
-        ),
-    ] = 0.0,
+    launch_delay: LaunchDelay = 0.0,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Where its spans go, as http://127.0.0.1:4318; else none.")
+    ] = None,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
@@ -68,7 +73,10 @@ def run(
         preemption_threshold=preemption_threshold,
     )
     clock = Clock(clock_origin_ns, clock_speed)
-    serve(config, host=host, port=port, clock=clock, launch_s=launch_delay, truth=truth)
+    serve(
+        config, host=host, port=port, clock=clock, launch_s=launch_delay, truth=truth,
+        otlp_endpoint=otlp_endpoint,
+    )  # fmt: skip
 
 
 def _config(

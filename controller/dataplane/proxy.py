@@ -194,9 +194,9 @@ class Proxy:
         body, headers = exchange.for_engine(step, grant)
         extra = said_of(step, grant)
         if exchange.streams:
-            stream = await grant.worker.engine.stream(exchange.path, body, headers)
+            stream = await grant.worker.wire.stream(exchange.path, body, headers)
             return await self._pass_on(exchange, stream, extra, step)
-        reply = await grant.worker.engine.send(exchange.path, body, headers)
+        reply = await grant.worker.wire.send(exchange.path, body, headers)
         usage, content = exchange.read(reply.body)
         if reply.status >= 400:
             usage = Usage(error=f"http_{reply.status}")
@@ -266,7 +266,7 @@ class Proxy:
     async def _models(self, send: Send) -> None:
         for worker in self._loop.fleet.alive:
             with contextlib.suppress(EngineError):
-                reply = await worker.engine.send("/v1/models", b"", {})
+                reply = await worker.wire.send("/v1/models", b"", {})
                 await asgi.answer(send, reply.status, reply.body, reply.content_type)
                 return
         raise NoWorker(NOBODY)
@@ -279,7 +279,7 @@ class Proxy:
         if every:
             body = orjson.dumps({"abort_all": True})
             sends = [
-                w.engine.send("/abort_request", body, {"content-type": "application/json"})
+                w.wire.send("/abort_request", body, {"content-type": "application/json"})
                 for w in self._loop.fleet.alive
             ]
             await asyncio.gather(*sends, return_exceptions=True)

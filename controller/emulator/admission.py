@@ -138,8 +138,7 @@ class Scheduler:
         """Back to the queue: private KV is lost, outputs are kept and prefilled again."""
         self.running.remove(live)
         self.drop(live)
-        live.retractions += 1
-        live.restart()
+        live.restart(now_s)
         self.queue(live, now_s)
 
     def release_all(self, now_s: float) -> None:
@@ -254,6 +253,7 @@ class Scheduler:
         if new < extend:
             self.chunked = live
         live.queue_s += now_s - live.queued_at_s
+        live.entered_s = now_s
         if live.entry_s is None:
             live.entry_s, live.cached = now_s, held
         return new

@@ -17,6 +17,7 @@ import numpy as np
 from heddle.controller.emulator.cache import Ids
 from heddle.controller.emulator.request import (
     NO_IDS,
+    Lap,
     Request,
     Tokens,
     content_salt,
@@ -132,10 +133,10 @@ class Live:
     """A request inside the engine. KV it owns = `held` (locked in the tree) + `private`."""
 
     __slots__ = (
-        "aborting", "arrival_s", "batch", "cached", "done", "end_at", "entry_s", "held", "ids",
-        "joined", "node", "order", "prefill_end_s", "prompt_tokens", "queue_s", "queued_at_s",
-        "request", "retractions", "salt", "sequence", "settled_out", "settled_private", "since",
-        "size", "stops", "target",
+        "aborting", "arrival_s", "batch", "cached", "done", "end_at", "entered_s", "entry_s",
+        "held", "ids", "joined", "laps", "node", "order", "prefill_end_s", "prefilled_s",
+        "prompt_tokens", "queue_s", "queued_at_s", "request", "retractions", "salt", "sequence",
+        "settled_out", "settled_private", "since", "size", "stops", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, target: int, now_s: float, sequence: int) -> None:
@@ -154,6 +155,10 @@ class Live:
         self.queue_s = 0.0
         self.entry_s: float | None = None
         self.prefill_end_s: float | None = None
+        self.entered_s: float | None = None
+        self.prefilled_s: float | None = None
+        """Since it was queued last; the two above since it arrived."""
+        self.laps: tuple[Lap, ...] = ()
         self.settled_out = self.settled_private = self.done = self.held = self.retractions = 0
         self.cached: int | None = None
         self.node: Node | None = None
@@ -178,10 +183,17 @@ class Live:
             self.batch = None
         self.joined = 0
 
-    def restart(self) -> None:
-        """Its outputs are prefilled like a prompt next time."""
+    def restart(self, now_s: float) -> None:
+        """A retraction: its outputs are prefilled like a prompt next time."""
+        self.retractions += 1
+        self.laps = self.all_laps(now_s)
+        self.entered_s = self.prefilled_s = None
         self.ids = self.tokens()
         self.size = len(self.ids)
+
+    def all_laps(self, now_s: float) -> tuple[Lap, ...]:
+        """The present one ends now."""
+        return (*self.laps, (self.queued_at_s, self.entered_s, self.prefilled_s, now_s))
 
     @property
     def out(self) -> int:

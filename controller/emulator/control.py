@@ -128,9 +128,21 @@ async def slow_down(runner: Runner, body: Body) -> Answer:
     return {}
 
 
+async def set_trace_level(runner: Runner, body: Body) -> Answer:
+    """0: no spans; every other level is shaped as level 1."""
+    level = str(body.get("level", ""))
+    if not level.isascii() or not level.isdigit():
+        sentence = "level must be a whole number, zero or more"
+        raise BadRequest(sentence)
+    if runner.spans is not None:
+        runner.spans.level = int(level)
+    return "success"
+
+
 async def server_info(runner: Runner, _body: Body) -> Answer:
     """Resolved settings."""
-    return replies.server_info(runner.engine, runner.port, runner.lag_s)
+    said = replies.server_info(runner.engine, runner.port, runner.lag_s)
+    return {**said, "enable_trace": runner.spans is not None}
 
 
 async def model_info(runner: Runner, _body: Body) -> Answer:
@@ -174,6 +186,7 @@ CONTROL: Final[dict[str, Endpoint]] = {
     "/resume_memory_occupation": Endpoint(_BOTH, resume_memory),
     "/update_weights_from_disk": Endpoint(_POST, update_weights),
     "/slow_down": Endpoint(_BOTH, slow_down),
+    "/set_trace_level": Endpoint(_BOTH, set_trace_level),
     "/server_info": Endpoint(_GET, server_info),
     "/get_server_info": Endpoint(_GET, server_info),
     "/model_info": Endpoint(_GET, model_info),

@@ -312,6 +312,7 @@ class Engine:
                     s.drop(live)
                     self._finish(live, now_s, "abort")
                 continue
+            live.prefilled_s = now_s
             live.prefill_end_s = live.prefill_end_s or now_s
             self._first_token(live, now_s)
 
@@ -389,5 +390,6 @@ class Engine:
                 prefill_end_s=live.prefill_end_s,
                 retractions=live.retractions,
                 weight_version=self.weight_version,
+                laps=live.all_laps(now_s),
             )
         )

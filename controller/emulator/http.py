@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import orjson
 import uvicorn
@@ -31,6 +32,7 @@ from heddle.controller.emulator.parse import (
 )
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.runner import Runner
+from heddle.controller.emulator.tracing import EngineSpans
 from heddle.controller.emulator.truth import Truth
 
 Scope = MutableMapping[str, Any]
@@ -47,9 +49,15 @@ class EngineApp:
     """The ASGI application of one engine."""
 
     def __init__(
-        self, config: EngineConfig, clock: Clock, port: int = 0, truth: Truth | None = None
+        self,
+        config: EngineConfig,
+        clock: Clock,
+        port: int = 0,
+        truth: Truth | None = None,
+        otlp_endpoint: str | None = None,
     ) -> None:
-        self.runner = Runner(Engine(config, truth), clock, port)
+        spans = EngineSpans.to(otlp_endpoint, config, clock.origin_ns) if otlp_endpoint else None
+        self.runner = Runner(Engine(config, truth), clock, port, spans)
         self.config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,29 +69,31 @@ class EngineApp:
             return
         try:
             if method == "POST" and path in (GENERATE, CHAT, COMPLETIONS):
-                await self._generation(path, body_of(raw), receive, send)
+                await self._generation(scope, body_of(raw), receive, send)
             else:
-                await self._control(path, method, raw, send)
+                await self._control(scope, raw, send)
         except EngineError as error:
             await _json(send, _error(path, error), error.code)
 
-    async def _control(self, path: str, method: str, raw: bytes, send: Send) -> None:
-        known = CONTROL.get(path)
+    async def _control(self, scope: Scope, raw: bytes, send: Send) -> None:
+        known, method = CONTROL.get(scope["path"]), scope["method"]
         if known is None:
             await _json(send, {"detail": "Not Found"}, 404)
         elif method not in known.methods:
             await _json(send, {"detail": "Method Not Allowed"}, 405)
         else:
-            body = body_of(raw) if method == "POST" else {}
+            asked = dict(parse_qsl(scope["query_string"].decode("ascii", "replace")))
+            body = {**asked, **body_of(raw)} if method == "POST" else asked
             answer: Answer = await known.call(self.runner, body)
             if isinstance(answer, str):
                 await _send(send, answer.encode(), 200, b"text/plain; charset=utf-8")
             else:
                 await _json(send, answer, 200)
 
-    async def _generation(self, path: str, body: Body, receive: Receive, send: Send) -> None:
+    async def _generation(self, scope: Scope, body: Body, receive: Receive, send: Send) -> None:
+        path = scope["path"]
         request = self._request(path, body)
-        future = self.runner.submit(request)
+        future = self.runner.submit(request, _traceparent(scope))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             if body.get("stream"):
@@ -141,6 +151,7 @@ def serve(
     clock: Clock | None = None,
     launch_s: float = 0.0,
     truth: Truth | None = None,
+    otlp_endpoint: str | None = None,
 ) -> None:
     """Serve one engine until it is told to stop; a port in use raises PortInUse.
 
@@ -148,12 +159,14 @@ def serve(
     """
     time.sleep(max(0.0, (clock or Clock()).wall_s(launch_s)))
     listener = bind(host, port)
-    app = EngineApp(config, clock or Clock(), listener.getsockname()[1], truth)
+    port = listener.getsockname()[1]
+    app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint)
     # What exists now lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with listener:
         make_server(app).run(sockets=[listener])
+    app.runner.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -200,6 +213,10 @@ async def _body(receive: Receive) -> bytes | None:
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+def _traceparent(scope: Scope) -> str | None:
+    return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"traceparent"), None)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -1,6 +1,6 @@
 """How does the controller reach an emulated engine in virtual time?
 
-The engine port of `controller.fleet`, without a network: requests go in as objects, what ended
+The steering half of the engine port, without a network: requests go in as objects, what ended
 comes back as a callback at its virtual time. It may die and come back empty.
 """
 
@@ -16,7 +16,7 @@ from heddle.controller.emulator.span import Span
 from heddle.controller.emulator.truth import Truth
 from heddle.controller.emulator.virtual import VirtualLoop
 from heddle.controller.errors import EngineLost
-from heddle.controller.fleet.engine import Capabilities, EngineLoad, Reply, Stream
+from heddle.controller.fleet.engine import Capabilities, EngineLoad
 from heddle.controller.fleet.sglang import WARM_PRIORITY
 
 Then = Callable[[Finished | None], object]
@@ -196,11 +196,3 @@ class VirtualEngine:
         if self.alive:
             self.engine.abort(rid, self._loop.now_s)
             self.arm()
-
-    async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Not in virtual time: nobody makes bytes there."""
-        raise NotImplementedError
-
-    async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
-        """Not in virtual time."""
-        raise NotImplementedError

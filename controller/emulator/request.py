@@ -64,6 +64,10 @@ class Request:
     """Generate ids that are letters, for the byte tokenizer."""
 
 
+Lap = tuple[float, float | None, float | None, float]
+"""Queued, entered, prefilled at, until: its end or a retraction. None: it did not come so far."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Finished:
     """How a request ended; `at_s` and `sequence` order events totally."""
@@ -83,6 +87,8 @@ class Finished:
     prefill_end_s: float | None
     retractions: int
     weight_version: str
+    laps: tuple[Lap, ...]
+    """One, and one more for each retraction."""
 
 
 def content_salt(ids: Ids, salt: str) -> int:

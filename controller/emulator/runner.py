@@ -12,15 +12,19 @@ from math import isinf
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.engine import Engine
 from heddle.controller.emulator.request import Finished, Request
+from heddle.controller.emulator.tracing import EngineSpans
 
 
 class Runner:
     """The engine in clock time; every engine call of the HTTP face goes through `now`."""
 
-    def __init__(self, engine: Engine, clock: Clock, port: int = 0) -> None:
+    def __init__(
+        self, engine: Engine, clock: Clock, port: int = 0, spans: EngineSpans | None = None
+    ) -> None:
         self.engine = engine
         self.clock = clock
         self.port = port
+        self.spans = spans
         self.streams = self.begun = 0
         """Open now, and ever."""
         self.lag_s = 0.0
@@ -38,8 +42,10 @@ class Runner:
         """A fleet time as UTC seconds, as `meta_info` carries it."""
         return self.clock.origin_ns / 1e9 + at_s
 
-    def submit(self, request: Request) -> asyncio.Future[Finished]:
+    def submit(self, request: Request, traceparent: str | None = None) -> asyncio.Future[Finished]:
         self.engine.submit(request, self.now())
+        if self.spans is not None:
+            self.spans.begun(request, traceparent)
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
         self._waiting[request.rid] = future
         self.settle()
@@ -55,6 +61,8 @@ class Runner:
         now_s = self.now()
         for finished in self.engine.advance(now_s):
             self.lag_s = max(self.lag_s, now_s - finished.at_s)
+            if self.spans is not None:
+                self.spans.ended(finished)
             future = self._waiting.pop(finished.rid, None)
             if future is not None and not future.done():
                 future.set_result(finished)
@@ -69,3 +77,5 @@ class Runner:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self.spans is not None:
+            self.spans.close()

@@ -76,7 +76,7 @@ class CounterPoller:
         said: dict[str, float] = {}
         at_ns = self._clock.now_ns()
         try:
-            said = await asyncio.wait_for(counters(worker.engine), ANSWER_S)
+            said = await asyncio.wait_for(counters(worker.wire), ANSWER_S)
         except (EngineError, TimeoutError) as failure:
             error = type(failure).__name__
             self.failures += 1

@@ -70,8 +70,8 @@ class Stream(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """One engine at one address."""
+class Steered(Protocol):
+    """What decides needs of an engine at one address: no bytes of requests."""
 
     url: str
 
@@ -83,14 +83,6 @@ class Engine(Protocol):
         """What it is; asked once when it joins."""
         ...
 
-    async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """POST (GET without a body) and the whole answer; EngineLost when there is none."""
-        ...
-
-    async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
-        """POST and the answer's head; EngineLost when there is none."""
-        ...
-
     async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> int:
         """Prefill those token ids (the inside of a JSON array); returns how many were new."""
         ...
@@ -99,10 +91,14 @@ class Engine(Protocol):
         """Stop that request; says nothing when it is not there."""
         ...
 
-    async def sleep(self) -> None:
-        """Give its memory back, KV included; EngineError while it has work, or if it cannot."""
+
+class Engine(Steered, Protocol):
+    """One engine that also carries requests, byte by byte."""
+
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """POST (GET without a body) and the whole answer; EngineLost when there is none."""
         ...
 
-    async def wake(self) -> None:
-        """Take the memory again and serve."""
+    async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
+        """POST and the answer's head; EngineLost when there is none."""
         ...

@@ -14,7 +14,7 @@ from typing import Final
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency
 from heddle.controller.errors import EngineError
-from heddle.controller.fleet.engine import Capabilities, Engine
+from heddle.controller.fleet.engine import Capabilities, Steered
 from heddle.controller.live import LiveWorker
 
 EVERYWHERE_S: Final = 30.0
@@ -25,7 +25,7 @@ LawOf = Callable[[int], Latency]
 class Fleet:
     """Workers by id, in the order they joined."""
 
-    def __init__(self, clock: Clock, law_of: LawOf, engine_at: Callable[[str], Engine]) -> None:
+    def __init__(self, clock: Clock, law_of: LawOf, engine_at: Callable[[str], Steered]) -> None:
         self._clock = clock
         self._law_of = law_of
         self._engine_at = engine_at
@@ -92,7 +92,7 @@ class Fleet:
         workers = self.alive
         headers = {"content-type": "application/json"}
         found = await asyncio.gather(
-            *(asyncio.wait_for(w.engine.send(path, body, headers), EVERYWHERE_S) for w in workers),
+            *(asyncio.wait_for(w.wire.send(path, body, headers), EVERYWHERE_S) for w in workers),
             return_exceptions=True,
         )
         return {
@@ -100,7 +100,7 @@ class Fleet:
             for w, reply in zip(workers, found, strict=True)
         }
 
-    async def _asked(self, engine: Engine) -> Capabilities | None:
+    async def _asked(self, engine: Steered) -> Capabilities | None:
         try:
             return await engine.capabilities()
         except EngineError:

@@ -6,8 +6,10 @@ import stat
 
 import pytest
 
+from heddle.app.compose import engine_template
 from heddle.app.errors import AppError
 from heddle.app.settings import load, token, token_in_file
+from heddle.controller.clock import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +72,10 @@ def test_the_token_is_made_once_and_only_its_owner_reads_it(tmp_path):
     assert first == second == token(settings)
     assert len(first) >= 32
     assert stat.S_IMODE(settings.token_path.stat().st_mode) == 0o600
+
+
+def test_engines_send_spans_where_the_controller_does_when_that_is_asked_for():
+    asked = load({"fleet.engine_spans": True, "ports.otlp_http": 7318})
+
+    assert engine_template(asked, Clock(0, 1.0))[-2:] == ["--otlp-endpoint", asked.otlp_url]
+    assert "--otlp-endpoint" not in engine_template(load({}), Clock(0, 1.0))

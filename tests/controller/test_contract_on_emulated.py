@@ -16,7 +16,9 @@ import pytest
 from contract_calls import MARGIN, SLOTS, Engine
 from contract_fleets import *  # noqa: F403
 from contract_requests import *  # noqa: F403
+from contract_spans import *  # noqa: F403
 from contract_steering import *  # noqa: F403
+from span_sink import SpanSink, sink
 
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.http import EngineApp, bind, make_server
@@ -27,22 +29,30 @@ CLOCK = Clock(time.time_ns(), 3.0)
 
 
 @contextmanager
-def served(**config: Any) -> Generator[Engine]:
+def served(otlp_endpoint: str | None = None, **config: Any) -> Generator[Engine]:
     """An engine on a thread."""
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        app = EngineApp(EngineConfig(kv_tokens=8192, **config), CLOCK, port)
+        settings = EngineConfig(kv_tokens=8192, **config)
+        app = EngineApp(settings, CLOCK, port, otlp_endpoint=otlp_endpoint)
         server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield Engine("emulated", f"http://127.0.0.1:{port}")
         server.should_exit = True
         thread.join()
+        app.runner.close()
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with served() as made:
+def spans() -> Iterator[SpanSink]:
+    with sink() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engine(spans: SpanSink) -> Iterator[Engine]:
+    with served(spans.url.removesuffix("/v1/traces")) as made:
         yield made
 
 

@@ -35,7 +35,7 @@ class Polled:
 
 class Worker:
     def __init__(self, name: str, engine: Any) -> None:
-        self.id, self.degree, self.engine = name, 2, engine
+        self.id, self.degree, self.engine, self.wire = name, 2, engine, engine
 
 
 class Seen:
