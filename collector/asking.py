@@ -69,7 +69,7 @@ def create_app(
 
 async def health(store: Store, ingest: Ingest) -> dict[str, Any]:
     """Whether a write reaches the disk now, and what was counted so far."""
-    trouble = ""
+    trouble = store.trouble
     try:
         await asyncio.wait_for(asyncio.wrap_future(store.probe()), _PROBE_S)
     except TimeoutError:

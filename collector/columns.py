@@ -276,9 +276,12 @@ def _array(values: list[Any], kind: Any) -> Any:
 
 
 def _hot(span: Span, origin: Origin) -> dict[str, Any]:
-    hot = origin.hot.copy()
     said = read(span.attributes) if span.said is None else span.said
-    put(said, hot, origin.ranks.copy())
+    hot = {**origin.hot, **{column: value for column, _, value in said}}
+    if len(hot) != len(origin.hot) + len(said):
+        # Two names spoke for one column: their ranks decide.
+        hot = origin.hot.copy()
+        put(said, hot, origin.ranks.copy())
     dialects.settle(hot, span, origin.scope)
     if "run_id" not in hot:
         hot["run_id"] = origin.service or UNKNOWN_RUN

@@ -6,23 +6,23 @@ row of `markers` until the span it announces is there. Used by the one writer th
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
+from heddle.collector import arrivals
 from heddle.collector import conventions as c
-from heddle.collector.arrivals import Arrivals
 from heddle.collector.columns import SCHEMA, Flood
 from heddle.collector.floods import Change, Folds
 from heddle.collector.keys import UNKNOWN, Ends, Hashes, Keys, hashes_of
-from heddle.collector.rollups import delete_touching, touching
+from heddle.collector.rollups import touching
 
 _INSERT: Final = (
     "INSERT INTO {table} BY NAME SELECT {columns}, attrs::JSON::VARIANT AS attrs FROM incoming;"
@@ -32,6 +32,11 @@ _DELETE: Final = (
     "WHERE {table}.trace_id = i.trace_id AND {table}.span_id = i.span_id"
 )
 _STARTS: Final = {"span_id": "starts_span_id", "op": "starts_op"}
+_TOUCHED: Final = ["run_id", "rollout_id", "trajectory_id", "start_ns", "end_ns", "op"]
+# Read whether they hold anything or not; of the others most are null in any commit.
+_READ: Final = {"trace_id", "span_id", "attrs", *_STARTS.values(), *_TOUCHED, *arrivals.COLUMNS}
+# Its functions are made at run time, which the checker cannot see.
+pc: Any = pyarrow.compute
 
 
 @dataclass(slots=True)
@@ -55,7 +60,7 @@ class Committer:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._keys = Keys()
-        self.arrivals = Arrivals()
+        self.arrivals = arrivals.Arrivals()
         self.folds = Folds(connection)
         self._open: set[int] = set()
         self._recall()
@@ -86,29 +91,48 @@ class Committer:
         self._connection.close()
 
     def _write(self, work: _Work, number: int) -> None:
+        """Four statements at most: each costs 4 to 9 ms, however few its rows."""
         if not work.folds.is_empty:
             self.folds.write(work.folds)
-        note = touching("incoming", number)
-        # A replaced span may not be taken off the sums; a marker is none of them.
-        steps = (
-            (work.replaced, _DELETE.format(table="spans"), None),
-            (work.spans, _insert("spans", work.spans) + note, number),
-            (work.closed, _DELETE.format(table="markers"), number),
-            (work.markers, _insert("markers", work.markers) + note, number),
-        )
-        for rows, statement, touched in steps:
-            if rows.num_rows:
-                self._connection.register("incoming", rows)
-                try:
-                    if statement.startswith("DELETE"):
-                        delete_touching(self._connection, statement, touched)
-                    else:
-                        self._connection.execute(statement)
-                finally:
-                    self._connection.unregister("incoming")
+        if work.replaced.num_rows:
+            # May not be taken off the sums: without a number they are computed anew.
+            self._note(self._delete("spans", work.replaced), None)
+        self._insert("spans", work.spans)
+        gone = self._delete("markers", work.closed)
+        self._insert("markers", work.markers)
+        touched = [part.select(_TOUCHED) for part in (work.spans, work.markers)]
+        self._note(pa.concat_tables([*touched, gone]), number)
+
+    def _insert(self, table: str, rows: Any) -> None:
+        if rows.num_rows:
+            with self._incoming(rows):
+                self._connection.execute(_insert(table, rows))
+
+    def _delete(self, table: str, rows: Any) -> Any:
+        """What was deleted, as `touched` wants it: what replaces it may say it is another's."""
+        if not rows.num_rows:
+            return SCHEMA.empty_table().select(_TOUCHED)
+        statement = _DELETE.format(table=table)
+        with self._incoming(rows):
+            return self._connection.sql(
+                f"{statement} RETURNING {', '.join(_TOUCHED)}"
+            ).to_arrow_table()
+
+    def _note(self, rows: Any, number: int | None) -> None:
+        if rows.num_rows:
+            with self._incoming(rows):
+                self._connection.execute(touching("incoming", number))
+
+    @contextmanager
+    def _incoming(self, rows: Any) -> Generator[None, None, None]:
+        self._connection.register("incoming", rows)
+        try:
+            yield
+        finally:
+            self._connection.unregister("incoming")
 
     def _sift(self, table: Any, floods: Sequence[Flood]) -> _Work:
-        plain, announcing = _parted(table)
+        plain, announcing = _parted(_narrow(table))
         keys, ends = hashes_of(plain), _ends(plain)
         known = self._keys.ends(keys)
         rows = _latest(keys, ends, ends > known)
@@ -135,10 +159,8 @@ class Committer:
         if not markers.num_rows:
             return markers, np.zeros(0, np.uint64)
         for target, source in _STARTS.items():
-            at = SCHEMA.get_field_index(target)
-            markers = markers.set_column(at, SCHEMA.field(target), markers[source])
-        at = SCHEMA.get_field_index("end_ns")
-        markers = markers.set_column(at, "end_ns", pa.nulls(markers.num_rows, pa.int64()))
+            markers = _with(markers, target, markers[source])
+        markers = _with(markers, "end_ns", pa.nulls(markers.num_rows, pa.int64()))
         keys = hashes_of(markers)
         stored = self._keys.ends(keys) != UNKNOWN
         pending = [k not in self._open and k not in arriving for k in keys.tolist()]
@@ -156,21 +178,32 @@ class Committer:
         self._open.update(hashes_of(rows).tolist())
 
 
+def _narrow(table: Any) -> Any:
+    """Without the columns that hold nothing."""
+    held = [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if field.name in _READ or column.null_count < table.num_rows
+    ]
+    return table.select(held)
+
+
 def _parted(table: Any) -> tuple[Any, Any]:
     """Spans, and start markers that name a span and its operation."""
-    if c.START not in table.column("op").unique().to_pylist():
+    started = pc.fill_null(pc.equal(table["op"], c.START), False)
+    if not pc.any(started).as_py():
         return table, table.slice(0, 0)
-    named = zip(
-        *(_texts(table, name) for name in ("op", "starts_op", "starts_span_id")), strict=True
-    )
-    announces = [op == c.START and bool(a) and _is_id(s) for op, a, s in named]
-    return table.filter(pa.array([not each for each in announces])), table.filter(
-        pa.array(announces)
-    )
+    named = pc.and_(pc.not_equal(table["starts_op"], ""), _are_ids(table["starts_span_id"]))
+    announces = pc.and_(started, pc.fill_null(named, False))
+    return table.filter(pc.invert(announces)), table.filter(announces)
+
+
+def _are_ids(texts: Any) -> Any:
+    return pc.match_substring_regex(texts, "^[0-9a-f]{16}$")
 
 
 def _insert(table: str, rows: Any) -> str:
-    """Names only the columns that hold something: most of the hundred are null in any commit."""
+    """Names only the columns that hold something."""
     held = [
         f'"{field.name}"'
         for field, column in zip(rows.schema, rows.columns, strict=True)
@@ -180,17 +213,15 @@ def _insert(table: str, rows: Any) -> str:
 
 
 def _with_folded(spans: Any, folds: Sequence[Any]) -> Any:
-    at = SCHEMA.get_field_index("folded")
-    counts = pa.array([fold and fold.spans for fold in folds], pa.int64())
-    return spans.set_column(at, SCHEMA.field("folded"), counts)
+    return _with(spans, "folded", pa.array([fold and fold.spans for fold in folds], pa.int64()))
 
 
-def _is_id(value: str | None) -> bool:
-    return value is not None and re.fullmatch("[0-9a-f]{16}", value) is not None
-
-
-def _texts(table: Any, column: str) -> list[str]:
-    return table.column(column).to_pylist()
+def _with(table: Any, name: str, column: Any) -> Any:
+    """The table with that column, in its old place or as the last one."""
+    at = table.schema.get_field_index(name)
+    if at < 0:
+        return table.append_column(SCHEMA.field(name), column)
+    return table.set_column(at, SCHEMA.field(name), column)
 
 
 def _ends(table: Any) -> Ends:

@@ -92,6 +92,9 @@ PREFIXES: Final = (
 # GenAI's events carry a message as `content`; an exception event carries none of these.
 EVENT_NAMES: Final = frozenset({"content", "message", "tool_calls", "body"})
 _REMEMBERED: Final = 20_000
+# Of at most a few dozen names each; a sender of random names costs 20 MB at worst.
+_SETS_REMEMBERED: Final = 2_000
+_LONGEST_SET: Final = 64
 
 
 class Content:
@@ -101,16 +104,22 @@ class Content:
         self.capture = capture
         self.left_out = 0
         self._known: dict[str, bool] = {}
+        self._clean: set[tuple[str, ...]] = set()
 
     def strip(self, attributes: dict[str, Any]) -> dict[str, Any]:
         """The attributes without their content; the same dictionary when there is none."""
         if self.capture == "keep":
             return attributes
-        known = self._known
-        for name in attributes:
-            # One lookup a name: this runs for every attribute of every span.
-            if known.get(name, True) and self._is_content(name):
-                return self._without(attributes)
+        # A sender's spans have few sets of names: one lookup a span, not one an attribute.
+        names = tuple(attributes)
+        if names in self._clean:
+            return attributes
+        if any(map(self._is_content, names)):
+            return self._without(attributes)
+        if len(names) <= _LONGEST_SET:
+            if len(self._clean) >= _SETS_REMEMBERED:
+                self._clean.clear()
+            self._clean.add(names)
         return attributes
 
     def strip_event(self, attributes: dict[str, Any]) -> dict[str, Any]:

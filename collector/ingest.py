@@ -27,6 +27,7 @@ from heddle.collector.errors import Overloaded
 from heddle.collector.inflate import inflate
 from heddle.collector.limits import SenderLimits
 from heddle.collector.store import Store
+from heddle.collector.waking import Woken
 
 MAX_BODY_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 3_000
@@ -75,11 +76,13 @@ class Ingest:
         self._waiting_since: dict[int, float] = {}
         self._number = 0
         self._pool = ThreadPoolExecutor(_DECODERS, "heddle-decode")
+        self._woken = Woken()
 
     def report(self) -> dict[str, Any]:
         """The counts, for /healthz."""
         self.counts.content_left_out = self.content.left_out
-        return {each.name: getattr(self.counts, each.name) for each in fields(self.counts)}
+        counts = {each.name: getattr(self.counts, each.name) for each in fields(self.counts)}
+        return {"lag_s": self.lag_s, **counts}
 
     @property
     def lag_s(self) -> float:
@@ -121,7 +124,7 @@ class Ingest:
             rows = len(decoded.rows)
             if rows:
                 done = self._store.append(decoded.rows, len(body) + ROW_BYTES * rows)
-                await asyncio.wrap_future(done)
+                await self._woken.wait(done)
         except Overloaded:
             self.counts.overloaded_requests += 1
             raise

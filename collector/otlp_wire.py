@@ -48,17 +48,10 @@ TracesData: Final = _messages()
 
 def read_pairs(raws: Iterable[bytes]) -> tuple[dict[str, Any], list[Typed]]:
     """The attributes by name, and what they say by column; DecodeError for bytes that are none."""
-    attributes: dict[str, Any] = {}
-    hot: list[Typed] = []
-    for raw in raws:
-        known = _PAIRS.get(raw)
-        if known is None:
-            known = _pair(raw)
-        name, value, slot = known
-        attributes[name] = value
-        if slot is not None:
-            hot.append(slot)
-    return attributes, hot
+    get = _PAIRS.get
+    known = [get(raw) or _pair(raw) for raw in raws]
+    attributes = {name: value for name, value, _ in known}
+    return attributes, [slot for _, _, slot in known if slot is not None]
 
 
 def _pair(raw: bytes) -> tuple[str, Any, Typed | None]:

@@ -95,9 +95,8 @@ def delete_trajectory(store: Store, run: str, trajectory: str) -> Gone:
             cursor.rollback()
             raise
     _unlink(store, replaced, 0)
-    with store.reading() as cursor:
-        # What was deleted shall not wait in the log.
-        cursor.execute("CHECKPOINT")
+    # What was deleted shall not wait in the log or the file.
+    store.tidy()
     return Gone(len(replaced), sum(file[3] for file in replaced), spans)
 
 

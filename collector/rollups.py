@@ -50,21 +50,6 @@ def touching(incoming: str, number: int | None = None) -> str:
     return _SQL["touch"].format(incoming=incoming, number="NULL" if number is None else number)
 
 
-def delete_touching(
-    connection: duckdb.DuckDBPyConnection, statement: str, number: int | None = None
-) -> None:
-    """Run a DELETE and note what its rows touched: what replaces them may say it is another's."""
-    gone = connection.sql(
-        f"{statement} RETURNING run_id, rollout_id, trajectory_id, start_ns, end_ns, op"
-    ).to_arrow_table()
-    if gone.num_rows:
-        connection.register("gone", gone)
-        try:
-            connection.execute(touching("gone", number))
-        finally:
-            connection.unregister("gone")
-
-
 def prepare(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
     """Make the tables; when what they hold was computed by another definition, compute it anew."""
     connection.execute(_SQL["tables"])

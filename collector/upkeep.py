@@ -18,6 +18,9 @@ from heddle.collector.store import Store
 
 _SUMS_S: Final = 1.0
 _KEEP_S: Final = 30.0
+_QUIET_S: Final = 60.0
+_UNTIDY: Final = 100_000
+"""So many spans make eight row groups that merging makes one."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,6 +77,9 @@ class Upkeep:
             retention.expire(self._store, time.time_ns() - int(k.keep_s * 1e9))
         if k.keep_bytes is not None:
             retention.shrink(self._store, k.keep_bytes)
+        store = self._store
+        if store.quiet_s > _QUIET_S and store.stored - store.tidied >= _UNTIDY:
+            store.tidy()
 
     def _try(self, what: Callable[[], object]) -> None:
         try:
