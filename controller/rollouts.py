@@ -49,6 +49,8 @@ class Rollouts:
         self._one_at_a_time = asyncio.Lock()
         self.known: dict[tuple[str, str], Rollout] = {}
         self.replies: dict[tuple[str, str], RolloutReply] = {}
+        # An engine that died holds no GPUs of ours; what answers there later is another one.
+        loop.fleet.lost, loop.fleet.back = self.left, self.joined
 
     async def begin(self, asked: RolloutBegin) -> RolloutReply:
         """Return once the fleet serves; asking again for an open rollout repeats the answer."""
@@ -197,7 +199,7 @@ class Rollouts:
             at_ns=rollout.start_ns,
             attributes=rollout.attributes,
         )
-        for worker in self._loop.fleet.workers.values():
+        for worker in self._loop.fleet.alive:
             self._lease(rollout, worker)
 
     def _finish(self, rollout: Rollout, end_ns: int) -> None:

@@ -8,16 +8,19 @@ Decisions are the loop's; nothing here chooses.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from heddle.collector.conventions import WORKER
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.emulator.errors import BadRequest
 from heddle.controller.emulator.port import VirtualEngine
 from heddle.controller.emulator.records import (
+    LeaseRecord,
     MoveRecord,
     RolloutResult,
     StepRecord,
@@ -225,6 +228,28 @@ class Players:
         self.open -= 1
         if not self.open or self.finished >= self._first:
             self._loop.stop()
+
+
+class RecordingLeases(NoSpans):
+    """Rows instead of the spans of workers' leases."""
+
+    def __init__(self, result: RolloutResult) -> None:
+        self._result = result
+        self._known: Counter[str] = Counter()
+        self.origin_ns = 0
+
+    def emit(self, name: str, **said: Any) -> None:
+        """A lease ended."""
+        if name != WORKER:
+            return
+        about = said["attributes"]
+        worker_id, generation = about["heddle.worker.id"], self._known[about["heddle.worker.id"]]
+        self._known[worker_id] += 1
+        start_s = (said["start_ns"] - self.origin_ns) / 1e9
+        end_s = (said["end_ns"] - self.origin_ns) / 1e9
+        # A fleet joins before its rollout begins, and belongs to it from there.
+        row = (worker_id, generation, about["heddle.degree"], max(start_s, 0.0), end_s)
+        self._result.leases.append(LeaseRecord(*row))
 
 
 class RecordingSpans(StepSpans):

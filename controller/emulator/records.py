@@ -81,6 +81,16 @@ class SyncRecord(NamedTuple):
     end_s: float
 
 
+class LeaseRecord(NamedTuple):
+    """A worker belonged to the rollout; `generation` counts the engines that had this id."""
+
+    worker_id: str
+    generation: int
+    degree: int
+    start_s: float
+    end_s: float
+
+
 class PassRecord(NamedTuple):
     """What an engine really did: prefill, decode, weight_sync or down; idle between them."""
 
@@ -149,6 +159,8 @@ class RolloutResult:
     syncs: list[SyncRecord] = field(default_factory=list[SyncRecord])
     passes: list[PassRecord] = field(default_factory=list[PassRecord])
     workers: list[WorkerRecord] = field(default_factory=list[WorkerRecord])
+    leases: list[LeaseRecord] = field(default_factory=list[LeaseRecord])
+    """In the order in which they ended: a dead engine's ends when the controller notices."""
     events: int = 0
     decisions: int = 0
     """Full decisions of the loop; steps of started trajectories need none."""

@@ -22,7 +22,7 @@ from heddle.controller.beliefs import Beliefs
 from heddle.controller.core.policies import preset_switches
 from heddle.controller.core.types import Latency, Layout, Switches
 from heddle.controller.emulator.engine import PauseMode
-from heddle.controller.emulator.players import Players, RecordingSpans
+from heddle.controller.emulator.players import Players, RecordingLeases, RecordingSpans
 from heddle.controller.emulator.port import VirtualEngine
 from heddle.controller.emulator.records import (
     DeathRecord,
@@ -41,7 +41,6 @@ from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
 from heddle.controller.loop import Loop
 from heddle.controller.rollouts import Rollouts
-from heddle.controller.service import NoSpans
 from heddle.controller.switches import Switchboard
 from heddle.controller.wire import GroupIn, RolloutBegin
 from heddle.models.history import GroupHistory
@@ -123,6 +122,7 @@ class Virtual:
         self._origin_s = 0.0
         self._params = replace(setup.engine.truth, seed=setup.seed)
         self._spans = RecordingSpans(self.result, SPEED)
+        self._leases = RecordingLeases(self.result)
         self._journal = _QuietJournal(None)
         self.controller = self._controller(switches)
         self.players.result, self.players.controller = self.result, self.controller
@@ -180,7 +180,7 @@ class Virtual:
             beliefs=beliefs,
             spans=self._spans,
         )
-        self._rollouts = Rollouts(controller, self, believed, self.setup.gpus, NoSpans())
+        self._rollouts = Rollouts(controller, self, believed, self.setup.gpus, self._leases)
         return controller
 
     async def _begin(self) -> None:
@@ -193,7 +193,7 @@ class Virtual:
         self.result.layout = tuple(reply.layout)
         self.result.predicted_makespan_s = reply.predicted_makespan_s
         self.result.because = reply.because
-        self._spans.origin_ns = self.controller.clock.now_ns()
+        self._spans.origin_ns = self._leases.origin_ns = self.controller.clock.now_ns()
         self._origin_s = self.loop.now_s
         self._spans.records = {p.record.trajectory_id: p.record for p in self.players.players}
         for death in self.setup.deaths:
@@ -275,10 +275,14 @@ class Virtual:
         for engine in self.engines.values():
             result.passes += _merged(engine.config.worker_id, engine.log(now_s), origin_s, now_s)
         self.players.over = self._spans.over = True
-        closing = self.loop.create_task(self.controller.close())
+        closing = self.loop.create_task(self._end())
         closing.add_done_callback(self.loop.stop)
         self.loop.run()
         self._journal.close()
+
+    async def _end(self) -> None:
+        self._rollouts.close()
+        await self.controller.close()
 
 
 class _QuietJournal(Journal):

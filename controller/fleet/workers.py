@@ -18,6 +18,7 @@ from heddle.controller.fleet.engine import Capabilities, Steered
 from heddle.controller.live import LiveWorker
 
 EVERYWHERE_S: Final = 30.0
+Told = Callable[[LiveWorker], object]
 LawOf = Callable[[int], Latency]
 """Degree -> what the planner believes of such an engine."""
 
@@ -32,6 +33,10 @@ class Fleet:
         self.workers: dict[str, LiveWorker] = {}
         self.can: dict[str, Capabilities] = {}
         """Worker id -> what its engine said when it joined."""
+        self.lost: Told = _nobody
+        """Told of a worker that died..."""
+        self.back: Told = _nobody
+        """... and of one that answers again: another engine at the same address."""
         self._generation: dict[str, int] = {}
 
     @property
@@ -51,8 +56,7 @@ class Fleet:
         engine = self._engine_at(url)
         said = await self._asked(engine)
         worker_id = worker_id or self._free_id(engine.url)
-        generation = self._generation.get(worker_id, -1) + 1
-        self._generation[worker_id] = generation
+        generation = self._next_generation(worker_id)
         worker = LiveWorker(
             id=worker_id,
             engine=engine,
@@ -79,8 +83,14 @@ class Fleet:
 
     async def suspect(self, worker: LiveWorker) -> bool:
         """Ask whether it lives; marks it dead if it does not answer. Returns whether it lives."""
-        worker.alive = await self._asked(worker.engine) is not None
-        return worker.alive
+        lives = await self._asked(worker.engine) is not None
+        before, worker.alive = worker.alive, lives
+        if self.workers.get(worker.id) is worker and lives != before:
+            if lives:
+                worker.generation = self._next_generation(worker.id)
+                worker.joined_ns = self._clock.now_ns()
+            (self.back if lives else self.lost)(worker)
+        return lives
 
     async def revive(self) -> Iterable[LiveWorker]:
         """Ask every dead one; returns those that are back."""
@@ -100,6 +110,10 @@ class Fleet:
             for w, reply in zip(workers, found, strict=True)
         }
 
+    def _next_generation(self, worker_id: str) -> int:
+        self._generation[worker_id] = number = self._generation.get(worker_id, -1) + 1
+        return number
+
     async def _asked(self, engine: Steered) -> Capabilities | None:
         try:
             return await engine.capabilities()
@@ -114,6 +128,10 @@ class Fleet:
         while f"w{number}" in self.workers:
             number += 1
         return f"w{number}"
+
+
+def _nobody(worker: LiveWorker) -> None:
+    _ = worker
 
 
 def _believed(law_of: LawOf, said: Capabilities | None, degree: int | None) -> Latency:

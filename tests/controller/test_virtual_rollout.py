@@ -104,6 +104,19 @@ def test_when_an_engine_dies_its_steps_go_on_elsewhere_and_it_comes_back_empty()
     ]
 
 
+def test_a_dead_engines_lease_ends_and_the_next_generations_begins_when_it_answers_again():
+    result = run_rollout(
+        SMALL, preset="verl", setup=TWO, deaths=[Death(worker_id="w0", at_s=20.0, back_s=60.0)]
+    )
+    whole, first, second = sorted(result.leases, key=lambda one: (one.worker_id == "w0", one))
+    end_s = pytest.approx(result.makespan_s, abs=1e-9)
+    assert whole == ("w1", 0, 1, 0.0, end_s)
+    assert first == ("w0", 0, 1, 0.0, 20.0)
+    assert (second.worker_id, second.generation, second.end_s) == ("w0", 1, end_s)
+    # The dead are asked every 0.5 wall seconds, at x20.
+    assert 60.0 <= second.start_s <= 70.0
+
+
 def test_when_every_engine_dies_the_rollout_ends_and_says_why():
     deaths = [Death(worker_id=w, at_s=10.0) for w in ("w0", "w1")]
     result = run_rollout(SMALL, preset="verl", setup=TWO, deaths=deaths)
