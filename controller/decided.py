@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from heddle.controller.core.types import Move, Release
+from heddle.controller.core.types import Move, Park, Release
 
 KEPT: Final = 2000
 
@@ -22,9 +22,9 @@ class Decided:
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self._rows: deque[tuple[int, str, str, Release | Move]] = deque(maxlen=KEPT)
+        self._rows: deque[tuple[int, str, str, Release | Move | Park]] = deque(maxlen=KEPT)
 
-    def note(self, at_ns: int, run: str, order: str, made: Sequence[Release | Move]) -> None:
+    def note(self, at_ns: int, run: str, order: str, made: Sequence[Release | Move | Park]) -> None:
         """Keep what one decision did to each trajectory."""
         for one in made:
             self._rows.append((at_ns, run, order, one))
@@ -36,7 +36,7 @@ class Decided:
                 "at_ns": at_ns,
                 "run": run,
                 "order": order,
-                "kind": "release" if isinstance(one, Release) else "move",
+                "kind": type(one).__name__.lower(),
                 **asdict(one),
             }
             for at_ns, run, order, one in list(reversed(self._rows))[: max(1, limit)]

@@ -115,6 +115,7 @@ class LiveTrajectory:
     last_step: int = -1
     move: LiveMove | None = None
     moving: bool = False
+    parked: bool = False
     final: bool = False
     errors: int = 0
     known: Trajectory | None = None
@@ -134,6 +135,11 @@ class LiveTrajectory:
     def changed(self) -> None:
         """Whoever changes anything that `fact` tells says so here."""
         self.known = None
+
+    def park(self) -> None:
+        """Its next step waits for a place anywhere."""
+        self.parked = True
+        self.changed()
 
     def fact(self) -> Trajectory:
         """What the core may know of it: the same object until something changes."""
@@ -159,6 +165,7 @@ class LiveTrajectory:
             worker=self.worker,
             tool_since_s=self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
             moving=self.moving,
+            parked=self.parked,
             movable=self.ids is not None and not self.final,
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from heddle.controller.beliefs import Beliefs
 from heddle.controller.clock import Clock
-from heddle.controller.core.decide import decide_at_home, roams
+from heddle.controller.core.decide import decide_at_home, roams, watches
 from heddle.controller.core.types import Release, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
@@ -35,6 +35,9 @@ from heddle.controller.table import Table
 BEAT_S: Final = 0.5
 """Wall seconds between two looks at what time alone changes: trajectories that stay away, dead
 engines."""
+WATCH_S: Final = 2.0
+"""Fleet seconds between two decisions while nothing waits for one: moves and parking only
+(planning.md B.7: 2 to 15 s are equally good)."""
 FORGET_S: Final = 6 * 3600.0
 """Fleet seconds after which a trajectory that never said it finished is dropped."""
 NOBODY: Final = (
@@ -223,14 +226,16 @@ class Loop:
                 by_run.setdefault(trajectory.run, []).append(trajectory)
             for run, those in by_run.items():
                 self._guarded(run, self._send_home, those)
-        for run in list(self._asking()):
-            self.pace.ask(run)
+        for run, at_least_s in list(self._asking()):
+            self.pace.ask(run, at_least_s=at_least_s)
 
-    def _asking(self) -> Iterator[str]:
-        """Runs that a full decision could change something for."""
+    def _asking(self) -> Iterator[tuple[str, float]]:
+        """Runs that a full decision could change something for, and how far apart, wall seconds."""
         for run in self.table.runs:
-            if self._undecided.get(run) or self.switchboard.of(run).migration != "off":
-                yield run
+            if self._undecided.get(run):
+                yield run, 0.0
+            elif watches(self.switchboard.of(run)):
+                yield run, WATCH_S / self.clock.speed
 
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""
@@ -241,7 +246,8 @@ class Loop:
             if not trajectory.waiting or trajectory.moving:
                 continue
             worker = workers.get(trajectory.worker or "")
-            if may_stay and worker is not None and worker.alive:
+            at_home = may_stay and not trajectory.parked
+            if at_home and worker is not None and worker.alive:
                 self._refresh(trajectory)
                 home.append(trajectory.fact())
             else:
@@ -271,14 +277,16 @@ class Loop:
                 if not step.trajectory.moving:
                     self._reject(step, NoWorker(NOBODY))
             return
-        if not self._undecided.get(run) and switches.migration == "off":
+        if not self._undecided.get(run) and not watches(switches):
             return
         plan = self._decider.plan(run, switches, self.rng)
         for release in plan.releases:
             self._release(self.trajectories[release.trajectory], release, switches)
         for move in plan.moves:
             self._mover.carry(self.trajectories[move.trajectory], move)
-        made = (*plan.releases, *plan.moves)
+        for park in plan.parks:
+            self.trajectories[park.trajectory].park()
+        made = (*plan.releases, *plan.moves, *plan.parks)
         self.decisions.note(self.clock.now_ns(), run, switches.order, made)
 
     def _refresh(self, trajectory: LiveTrajectory) -> None:
@@ -292,6 +300,7 @@ class Loop:
             self.journal.pin(trajectory.run, trajectory.id, worker.id)
         now_ns, rank = self.clock.now_ns(), release.rank
         self._decided(trajectory)
+        trajectory.parked = False
         waiting, trajectory.waiting = trajectory.waiting, []
         trajectory.changed()
         decision = f"{switches.order},{switches.placement};rank={rank}"

@@ -26,14 +26,18 @@ class Pace:
         self._last_s: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def ask(self, run: str) -> None:
-        """Something changed that a full decision of that run must see."""
-        if run in self._timers:
-            return
+    def ask(self, run: str, *, at_least_s: float = 0.0) -> None:
+        """Something changed that a full decision of that run must see, `at_least_s` wall seconds
+        after the last one."""
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        due_s = self._last_s.get(run, -1.0) + DECIDE_PAUSE_S * self._live()
-        if now_s >= due_s:
+        pause_s = max(DECIDE_PAUSE_S * self._live(), at_least_s)
+        due_s = self._last_s.get(run, -at_least_s - 1.0) + pause_s
+        timer = self._timers.get(run)
+        if timer is not None:
+            if timer.when() <= due_s:
+                return
+            timer.cancel()
+        if loop.time() >= due_s:
             self._now(run)
         else:
             self._timers[run] = loop.call_at(due_s, self._now, run)

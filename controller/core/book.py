@@ -80,6 +80,12 @@ class Book:
                 self._loads.add(self.snapshot.trajectories[place], int(self.home[place]))
         return self._loads
 
+    def step_growth(self) -> float:
+        """Context tokens that one step has added so far, on average."""
+        steps = float(self.facts.steps.sum())
+        made = float(self.facts.output.sum()) / steps if steps else 0.0
+        return made * max(self.rates.context_per_output, 1.0)
+
     def take(self, place: int, worker: int) -> None:
         """Count the trajectory at that worker."""
         self.held[worker] += 1

@@ -1,7 +1,7 @@
 """Who goes where now, and who moves?
 
 One pure function of a snapshot. Every waiting step is released exactly once or held with a reason;
-no worker gets a fresh trajectory above what admission allows.
+no worker gets a fresh or parked trajectory above what admission allows.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 
 import numpy as np
 
-from heddle.controller.core.admission import ADMISSIONS
+from heddle.controller.core.admission import ADMISSIONS, WATCHFUL, Allowance
 from heddle.controller.core.book import Book
 from heddle.controller.core.draws import Ints
 from heddle.controller.core.memory import HELD, Flags, Memory
 from heddle.controller.core.migration import MIGRATIONS
 from heddle.controller.core.placement import PLACEMENTS, ROAMING
 from heddle.controller.core.priority import Standing, band, in_flight_first
-from heddle.controller.core.types import Plan, Rates, Release, Snapshot, Switches, Trajectory
+from heddle.controller.core.types import Park, Plan, Rates, Release, Snapshot, Switches, Trajectory
 
 CHUNK: Final = 256
 """Waiting ones looked at together: most of thousands are of a length that fits nowhere now."""
@@ -44,10 +44,20 @@ def decide(
     if not snapshot.workers:
         held = [live[place].id for place in ordered.tolist()]
         return Plan(held=dict.fromkeys(held, "no worker takes steps"))
-    releases, held = _released(ordered, book, switches)
+    allowance = ADMISSIONS[switches.admission](book.snapshot, book)
+    parks = [
+        Park(trajectory=live[i].id, worker=live[i].worker or "", because=because)
+        for i, because in allowance.parks()
+    ]
+    releases, held = _released(ordered, book, allowance, switches)
     moves = MIGRATIONS[switches.migration](snapshot, book)
     full = f"every worker holds its {switches.admission} limit"
-    return Plan(releases=tuple(releases), moves=tuple(moves), held=dict.fromkeys(held, full))
+    return Plan(
+        releases=tuple(releases),
+        moves=tuple(moves),
+        parks=tuple(parks),
+        held=dict.fromkeys(held, full),
+    )
 
 
 def decide_at_home(
@@ -69,14 +79,13 @@ def decide_at_home(
     ]  # fmt: skip
 
 
-def _released(ordered: Ints, book: Book, switches: Switches) -> tuple[list[Release], list[str]]:
+def _released(
+    ordered: Ints, book: Book, allowance: Allowance, switches: Switches
+) -> tuple[list[Release], list[str]]:
     """Home while it lives; else the placement's choice, for fresh ones where there is room."""
     releases, held = list[Release](), list[str]()
     live, order = book.snapshot.trajectories, switches.order
-    if not len(ordered):
-        return releases, held
-    allowance = ADMISSIONS[switches.admission](book.snapshot, book)
-    bound = (book.facts.fresh > 0) & (book.facts.home < 0)
+    bound = (book.facts.fresh + book.facts.parked > 0) & (book.facts.home < 0)
     for start in range(0, len(ordered), CHUNK):
         places = ordered[start : start + CHUNK]
         shut = bound[places] & ~allowance.maybe(places)
@@ -107,6 +116,11 @@ def _worker_for(place: int, choice: Flags, book: Book, switches: Switches) -> tu
 def roams(switches: Switches) -> bool:
     """Whether steps of started trajectories need a full decision too."""
     return switches.placement in ROAMING
+
+
+def watches(switches: Switches) -> bool:
+    """Whether there is something to decide when nothing waits: moves, contexts that outgrew KV."""
+    return switches.migration != "off" or switches.admission in WATCHFUL
 
 
 def _release(

@@ -27,8 +27,9 @@ PEAK_GRID: Final = np.concatenate([[0.0], np.geomspace(300.0, 39_000.0, 15)])
 """Iterations from now at which the KV held is looked at."""
 HELD, RUNNING, TOOL = 0.0, 1.0, 2.0
 _STATES: Final = {"held": HELD, "running": RUNNING, "tool": TOOL}
-_FACTS: Final = 9
-"""State, tool_since_s, context, steps, output tokens, arrival, expected, fresh, level of draws."""
+_FACTS: Final = 10
+"""State, tool_since_s, context, steps, output tokens, arrival, expected, fresh, parked, level of
+the draws."""
 NOWHERE: Final = -1
 _NOBODY: Final = (None, NOWHERE)
 
@@ -39,7 +40,7 @@ class Facts:
 
     rows: Ints
     home: Ints
-    """Index of its worker in the snapshot, or NOWHERE."""
+    """Index of its worker in the snapshot; NOWHERE without one or parked."""
     state: Floats
     tool_since_s: Floats
     context: Floats
@@ -50,6 +51,8 @@ class Facts:
     """Mean of the remaining tokens, the rates' where nothing was predicted."""
     fresh: Floats
     """1 before its first step, else 0."""
+    parked: Floats
+    """1 where the next step waits for a place anywhere."""
 
     def standing(self, places: Ints) -> Standing:
         """What the orders look at, of some of them."""
@@ -106,7 +109,7 @@ class Memory:
         if workers != self._workers:
             self._workers, self._at = workers, {w: i for i, w in enumerate(workers)}
             for trajectory, row in self._known.values():
-                self._home[row] = self._at.get(trajectory.worker, NOWHERE)
+                self._home[row] = self._home_of(trajectory)
         known, live = self._known, snapshot.trajectories
         changed = self._changed(live)
         if changed:
@@ -161,15 +164,18 @@ class Memory:
             if before is None or before.remaining != t.remaining:
                 self._stale[row] = t.id
             known[t.id] = (t, row)
-        self._home[rows] = [self._at.get(t.worker, NOWHERE) for t in changed]
+        self._home[rows] = [self._home_of(t) for t in changed]
         self._facts[:, rows] = np.array(
             [
                 (_STATES[t.state], t.tool_since_s, t.context_tokens, t.steps, t.output_tokens,
-                 t.arrival, t.remaining.mean if t.remaining else math.nan, t.is_fresh,
+                 t.arrival, t.remaining.mean if t.remaining else math.nan, t.is_fresh, t.parked,
                  level_of(t.id))
                 for t in changed
             ]
         ).T  # fmt: skip
+
+    def _home_of(self, trajectory: Trajectory) -> int:
+        return NOWHERE if trajectory.parked else self._at.get(trajectory.worker, NOWHERE)
 
     def _row(self) -> int:
         if not self._free:

@@ -73,6 +73,8 @@ class Trajectory:
     moving: bool = False
     movable: bool = True
     """Whether its prefix is known here, so that a move can carry it."""
+    parked: bool = False
+    """Its worker had no room for its context any more: the next step waits for a place anywhere."""
 
     @property
     def is_fresh(self) -> bool:
@@ -158,11 +160,21 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Park:
+    """Let a trajectory's next step wait for a place instead of going home."""
+
+    trajectory: str
+    worker: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Every waiting step is released once or stays held with the reason in `held`."""
 
     releases: tuple[Release, ...] = ()
     moves: tuple[Move, ...] = ()
+    parks: tuple[Park, ...] = ()
     held: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

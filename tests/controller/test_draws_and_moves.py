@@ -113,3 +113,28 @@ def test_rebalance_moves_nobody_who_runs_or_is_under_way():
     running = fleet([live(i, 900.0, "w0", "running") for i in range(30)])
     assert rebalance(running, Book.of(running)) == []
     assert rebalance(fleet([]), Book.of(fleet([]))) == []
+
+
+def test_a_worker_that_outgrew_its_kv_parks_whoever_has_least_to_come():
+    grown = [
+        replace(live(i, 500.0 * (i + 1), "w0", "tool"), context_tokens=6_000) for i in range(9)
+    ]
+    others = [live(20, 900.0, "w1", "tool")]
+    plan = decide(fleet([*grown, *others], workers=2, kv=50_000), PRESETS["heddle"], RNG)
+    assert [p.trajectory for p in plan.parks] == ["t0", "t1"]
+    assert {p.worker for p in plan.parks} == {"w0"}
+    fits = decide(fleet([*grown[2:], *others], workers=2, kv=50_000), PRESETS["heddle"], RNG)
+    assert fits.parks == ()
+    other = changed(PRESETS["heddle"], {"admission": "hold-count"})
+    assert decide(fleet(grown, workers=2, kv=50_000), other, RNG).parks == ()
+
+
+def test_a_parked_step_goes_where_there_is_room_before_any_fresh_one():
+    busy = [replace(live(i, 4_000.0, "w0", "running"), context_tokens=9_000) for i in range(4)]
+    parked = replace(live(9, 900.0, "w0"), parked=True, context_tokens=6_000, arrival=50)
+    fresh = live(10, 9_000.0)
+    plan = decide(fleet([*busy, parked, fresh], workers=2, kv=45_000), PRESETS["heddle"], RNG)
+    assert [(r.trajectory, r.worker) for r in plan.releases] == [("t9", "w1"), ("t10", "w1")]
+    crowded = [replace(t, worker="w1", id=f"u{t.id}") for t in busy]
+    full = fleet([*busy, *crowded, parked], workers=2, kv=45_000)
+    assert list(decide(full, PRESETS["heddle"], RNG).held) == ["t9"]

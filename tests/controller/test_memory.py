@@ -28,7 +28,7 @@ def fact(name, at, state: State, home, mean):
     return Trajectory(
         id=f"t{name}", arrival=at, state=state if home < 3 else "held", steps=int(home < 3),
         worker=f"w{home}" if home < 3 else None, context_tokens=500, tool_since_s=float(at),
-        output_tokens=100 * int(home < 3),
+        output_tokens=100 * int(home < 3), parked=home < 3 and mean % 3 == 0,
         remaining=Length(p10=mean / 2, p50=mean, p90=mean * 2, mean=mean) if mean else None,
     )  # fmt: skip
 
