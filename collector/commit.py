@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from heddle.collector import arrivals
+from heddle.collector import arrivals, sealed
 from heddle.collector import conventions as c
 from heddle.collector.columns import SCHEMA, Flood
 from heddle.collector.floods import Change, Folds
@@ -35,6 +35,12 @@ _STARTS: Final = {"span_id": "starts_span_id", "op": "starts_op"}
 _TOUCHED: Final = ["run_id", "rollout_id", "trajectory_id", "start_ns", "end_ns", "op"]
 # Read whether they hold anything or not; of the others most are null in any commit.
 _READ: Final = {"trace_id", "span_id", "attrs", *_STARTS.values(), *_TOUCHED, *arrivals.COLUMNS}
+_LATELY_SEALED: Final = (
+    "SELECT url FROM sealed_files"
+    " QUALIFY sum(rows) OVER (ORDER BY sealed_ns DESC, url) <= ? ORDER BY sealed_ns"
+)
+# Senders try again for minutes, not days: 32 MB and half a second of the start.
+_SEALED_REMEMBERED: Final = 2_000_000
 # Its functions are made at run time, which the checker cannot see.
 pc: Any = pyarrow.compute
 
@@ -168,14 +174,20 @@ class Committer:
         return markers.take(rows), keys[rows]
 
     def _recall(self) -> None:
-        """The keys of what the file holds already."""
+        """The keys of what the file holds already, and of what was sealed last."""
+        self._remember("spans")
+        urls = self._connection.execute(_LATELY_SEALED, [_SEALED_REMEMBERED]).fetchall()
+        if urls:
+            self._remember(sealed.reading([url for (url,) in urls]))
+        rows = self._connection.sql("SELECT trace_id, span_id FROM markers").to_arrow_table()
+        self._open.update(hashes_of(rows).tolist())
+
+    def _remember(self, rows: str) -> None:
         reader = self._connection.sql(
-            "SELECT trace_id, span_id, end_ns FROM spans"
+            f"SELECT trace_id, span_id, end_ns FROM {rows}"
         ).to_arrow_reader(100_000)
         for batch in reader:
             self._keys.put(hashes_of(batch), _ends(batch))
-        rows = self._connection.sql("SELECT trace_id, span_id FROM markers").to_arrow_table()
-        self._open.update(hashes_of(rows).tolist())
 
 
 def _narrow(table: Any) -> Any:
