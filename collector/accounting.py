@@ -9,7 +9,7 @@ window is cut off.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -136,7 +136,8 @@ def accounts_of(ledger: Ledger, leases: Sequence[Lease]) -> Accounts:
         ledger.gpus,
         ledger.strips(),
         columns.tables.workers.names,
-        ledger,
+        # A copy: an update of the ledger replaces tables, it never changes one.
+        replace(ledger),
         ledger.granted.over_leased_ns,
         backwards + sum(lease.end_ns < lease.start_ns for lease in leases),
     )

@@ -68,12 +68,14 @@ class Names:
     @property
     def ranks(self) -> Ints:
         """Of each code, its name's place in the alphabet."""
-        if len(self._ranks) != len(self.names):
-            self._ranks = np.empty(len(self.names), np.int64)
-            self._ranks[sorted(self.codes.values(), key=self.names.__getitem__)] = np.arange(
-                len(self.names)
-            )
-        return self._ranks
+        ranks = self._ranks
+        if len(ranks) < len(self.names):
+            # A copy: another thread may give a code meanwhile.
+            names = self.names.copy()
+            ranks = np.empty(len(names), np.int64)
+            ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+            self._ranks = ranks
+        return ranks
 
 
 @dataclass(slots=True)

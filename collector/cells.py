@@ -30,9 +30,10 @@ class Grid(NamedTuple):
     slabs: int
 
     @classmethod
-    def over(cls, start_ns: int, end_ns: int) -> Grid:
-        """At most SLABS slabs, and one more where the window begins inside one."""
-        bits = max(_LEAST_BITS, max(end_ns - start_ns - 1, 0).bit_length() - 7)
+    def over(cls, start_ns: int, end_ns: int, *, wider: int = 0) -> Grid:
+        """At most SLABS slabs, and one more where the window begins inside one; *wider* ones are
+        that many powers of two wider."""
+        bits = max(_LEAST_BITS, max(end_ns - start_ns - 1, 0).bit_length() - 7) + wider
         base = start_ns >> bits
         return cls(bits, base, max((end_ns - 1 >> bits) - base + 1, 1))
 

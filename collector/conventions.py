@@ -35,6 +35,8 @@ DOWN: Final = "heddle.down"
 """One worker that does not answer, from the first failure to its return."""
 COUNTERS: Final = "heddle.counters"
 """One poll of one worker's own counters, zero-length; an error means it did not answer."""
+SENDER: Final = "heddle.sender"
+"""What one sender could not send so far, zero-length; sent when that number grows."""
 
 HEDDLE_SPANS: Final = (
     START,
@@ -48,6 +50,7 @@ HEDDLE_SPANS: Final = (
     WORKER,
     DOWN,
     COUNTERS,
+    SENDER,
 )
 FLEET_OPS: Final = (REALLOCATE, WEIGHT_SYNC, DOWN)
 """What no trajectory does and engines stand still for; without a worker id it is all of them."""

@@ -18,7 +18,6 @@ Laws come in as numbers: this room knows no models.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,8 @@ import polars as pl
 from heddle.collector.activities import Ints
 from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts
-from heddle.collector.prefixes import prefixes
+from heddle.collector.sums import Law as Law
+from heddle.collector.sums import sums
 from heddle.collector.timeline import RANKED
 
 PARTS: Final = (
@@ -45,22 +45,17 @@ _SCHEMA: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
-    """Decode time of one degree: a, b and c of a + b*B + c*B*context, in ns per output token."""
-
-    base_ns_per_token: float
-    request_ns_per_token: float = 0.0
-    context_ns_per_token: float = 0.0
-    """Per output token and token of context."""
-
-
 def decompose(
     facts: Facts, steps: pl.DataFrame, laws: Mapping[int, Law], doings: Doings | None = None
 ) -> pl.DataFrame:
+    """The rows of parts() straight from steps."""
+    return parts(facts, sums(steps, laws), doings)
+
+
+def parts(facts: Facts, of_steps: pl.DataFrame, doings: Doings | None = None) -> pl.DataFrame:
     """One row per trajectory, by id: trajectory_id, group_id, duration_ns, the PARTS, REWRITTEN.
 
-    *doings* are those of the facts' activities, where they are at hand.
+    *of_steps* are the rows of sums(); *doings* those of the facts' activities, if at hand.
     """
     if doings is None:
         doings = Doings()
@@ -69,13 +64,13 @@ def decompose(
     names = facts.activities.tables.trajectories.names
     whose = pl.Series("trajectory_id", [names[code] for code in seen.tolist()], pl.String)
     told = pl.DataFrame(whose)
-    wanted = told.join(_wanted(steps, laws), on="trajectory_id", how="left", maintain_order="left")
+    wanted = told.join(of_steps, on="trajectory_id", how="left", maintain_order="left")
     want = {
         name: wanted[name].fill_null(0).to_numpy() for name in (*_WANTED, "recompute_ns", REWRITTEN)
     }
-    parts = _parts(dict(zip(RANKED.values(), spent.T, strict=True)), duration, want)
+    split = _parts(dict(zip(RANKED.values(), spent.T, strict=True)), duration, want)
     groups = [facts.groups.get(name, "") for name in told["trajectory_id"]]
-    columns = {"group_id": groups, "duration_ns": duration, **parts}
+    columns = {"group_id": groups, "duration_ns": duration, **split}
     found = told.with_columns(**{k: pl.Series(v, dtype=_SCHEMA[k]) for k, v in columns.items()})
     return found.select(_SCHEMA.keys()).sort("trajectory_id")
 
@@ -96,44 +91,3 @@ def _parts(spent: Mapping[str, Ints], duration: Ints, want: Mapping[str, Ints]) 
         left = left - row[part]
     row["interference_ns"] = left
     return row
-
-
-def _wanted(steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
-    """By trajectory: what its steps would take by the law, before caps."""
-    known = prefixes(steps)
-    per_token = {d: law.base_ns_per_token + law.request_ns_per_token for d, law in laws.items()}
-    context = {d: law.context_ns_per_token for d, law in laws.items()}
-    decode = pl.col("decode_ns").fill_null(0).clip(0)
-    tokens, prompt = pl.col("output_tokens").fill_null(0), pl.col("input_tokens").fill_null(0)
-    prefill = pl.col("prefill_ns").fill_null(0).clip(0)
-    rows = known.with_columns(
-        split=pl.col("degree").fill_null(0).is_in(list(laws)),
-        per_token=_law(per_token),
-        context=_law(context),
-    ).with_columns(
-        base_ns=pl.min_horizontal(_rounded(tokens * pl.col("per_token")), decode),
-        wish=_rounded(tokens * pl.col("context") * (prompt + tokens / 2)),
-    )
-    uncached = pl.col("uncached")
-    return (
-        rows.with_columns(
-            context_ns=pl.min_horizontal("wish", decode - pl.col("base_ns")),
-            unsplit_ns=pl.when(pl.col("split")).then(0).otherwise(decode),
-            recompute_ns=pl.when(uncached > 0).then(prefill * pl.col("lost") // uncached),
-            rewritten_ns=pl.when(uncached > 0).then(prefill * pl.col("rewritten") // uncached),
-        )
-        .group_by("trajectory_id")
-        .agg(pl.col(*_WANTED, "recompute_ns", REWRITTEN).fill_null(0).sum())
-    )
-
-
-def _law(numbers: Mapping[int, float]) -> pl.Expr:
-    """The number of each row's degree; 0 without one."""
-    degree = pl.col("degree").fill_null(0)
-    if not numbers:
-        return pl.lit(0.0)
-    return degree.replace_strict(dict(numbers), default=0.0, return_dtype=pl.Float64)
-
-
-def _rounded(ns: pl.Expr) -> pl.Expr:
-    return ns.round().cast(pl.Int64)

@@ -20,6 +20,8 @@ from heddle.collector.timeline import RANKED
 _ORDER: Final = [KIND[kind] for kind in RANKED]
 _RANK: Final = np.array([_ORDER.index(at) if at < LIVE else LIVE for at in range(len(KINDS))])
 _TABLE: Final = "doings"
+_WIDER: Final = 2
+"""There are a hundred times as many trajectories as workers, each with little in a slab."""
 _AT_ONCE: Final = 1 << 19
 """Cells swept together: their number and a time inside one share 64 bits, up to 10 days of it."""
 
@@ -58,7 +60,8 @@ def grid_of(columns: Columns) -> Grid:
     own = columns.named()
     if not own.any():
         return Grid.over(0, 1)
-    return Grid.over(int(columns.start[own].min()), int(columns.end[own].max()))
+    span = int(columns.start[own].min()), int(columns.end[own].max())
+    return Grid.over(*span, wider=_WIDER)
 
 
 def _sweep(grid: Grid, columns: Columns, dirty: Bools) -> Ints:

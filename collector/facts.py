@@ -31,9 +31,13 @@ from heddle.collector.trails import Frames, trails
 
 NO_SLICES: Final = pl.DataFrame(
     schema={
-        "trajectory_id": pl.String, "kind": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64,
+        "span_id": pl.String,
+        "trajectory_id": pl.String,
+        "kind": pl.String,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Slice(NamedTuple):
 
 def slice_frame(slices: Mapping[str, Sequence[Slice]]) -> pl.DataFrame:
     """Slices by trajectory as rows."""
-    rows = [(trajectory, *one) for trajectory, mine in slices.items() for one in mine]
+    rows = [("", trajectory, *one) for trajectory, mine in slices.items() for one in mine]
     return pl.DataFrame(rows, schema=NO_SLICES.schema, orient="row")
 
 
@@ -85,7 +89,7 @@ def gather(
     window = window_of(rollout, frames, workers, now_ns)
     provisional = rollout.get("end_ns") is None
     own = trails(frames, Tables(), until(window, provisional), provisional=provisional)
-    return facts_of(rollout, frames, workers, window, own, fleet)
+    return facts_of(rollout, frames, workers, window, own, fleet)[0]
 
 
 def until(window: Window, provisional: bool) -> int:  # noqa: FBT001 (what the rollout is)
@@ -100,23 +104,25 @@ def facts_of(
     window: Window,
     own: Columns,
     fleet: Sequence[Activity],
-) -> Facts:
-    """Facts of what trajectories did (trails.py) beside leases, coverage and the fleet's own."""
+) -> tuple[Facts, Columns]:
+    """Facts of what trajectories did (trails.py), and what else they hold: leases covered, and
+    the *fleet*'s own activities."""
     provisional = rollout.get("end_ns") is None
     leases = _leases(workers, frames.steps, window)
-    common = Columns.of([*fleet], own.tables)
-    covered = _coverage(workers, leases, together([own, common]), window, provisional=provisional)
-    activities = together([own, common, Columns.of(covered, own.tables)])
+    seen = [own, Columns.of([*fleet], own.tables)]
+    covered = _coverage(workers, leases, seen, window, provisional=provisional)
+    common = together([seen[1], Columns.of(covered, own.tables)])
     gpus = rollout.get("gpus")
     named = frames.trajectories.select("trajectory_id", pl.col("group_id").fill_null(""))
-    return Facts(
+    facts = Facts(
         window,
         _most_leased(leases) if gpus is None else int(gpus),
         tuple(leases),
-        activities.closed(window.end_ns),
+        together([own, common]).closed(window.end_ns),
         dict(named.iter_rows()),
         provisional,
     )
+    return facts, common
 
 
 def window_of(
@@ -156,7 +162,7 @@ def _leases(workers: pl.DataFrame, steps: pl.DataFrame, window: Window) -> list[
 def _coverage(
     workers: pl.DataFrame,
     leases: Sequence[Lease],
-    activities: Columns,
+    activities: Sequence[Columns],
     window: Window,
     *,
     provisional: bool,
@@ -164,7 +170,7 @@ def _coverage(
     """Every lease is covered, an unended one of a finished rollout until its last activity."""
     rows = workers.filter(pl.col("end_ns").is_null()).select("worker_id", "start_ns").iter_rows()
     unended = {(w, _or(start_ns, window.start_ns)) for w, start_ns in rows}
-    last = _last_seen(activities) if unended and not provisional else {}
+    last = _last_seen(together(activities)) if unended and not provisional else {}
     found: list[Activity] = []
     for worker_id, _, start_ns, end_ns in leases:
         if (worker_id, start_ns) in unended:

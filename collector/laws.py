@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Final
 
-from heddle.collector.decompose import Law
 from heddle.collector.errors import QueryRefused
+from heddle.collector.sums import Law
 
 _EXAMPLE: Final = "1:8.2,0.016,0.037"
 

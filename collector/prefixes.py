@@ -13,20 +13,21 @@ from __future__ import annotations
 import polars as pl
 
 
-def prefixes(steps: pl.DataFrame) -> pl.DataFrame:
+def prefixes(steps: pl.DataFrame, *whose: str) -> pl.DataFrame:
     """Steps that have a trajectory, in order of it, start and index, with `uncached`, `lost`,
     `rewritten`, and `moved`: whether the worker is another one than before."""
+    whose = whose or ("trajectory_id",)
     prompt, cached = pl.col("input_tokens"), pl.col("cached_tokens")
     worker, before = pl.col("worker_id"), pl.col("seen_prompt").fill_null(0)
     output = pl.col("output_tokens").fill_null(0)
     rows = (
         steps.filter(pl.col("trajectory_id").is_not_null())
-        .sort("trajectory_id", "start_ns", "step_index")
+        .sort(*whose, "start_ns", "step_index")
         .with_columns(
             # A step that says nothing of its prompt leaves the one before it in force.
-            seen_prompt=prompt.forward_fill().shift(1).over("trajectory_id"),
-            seen_output=output.shift(1).over("trajectory_id").fill_null(0),
-            seen_worker=worker.forward_fill().shift(1).over("trajectory_id"),
+            seen_prompt=prompt.forward_fill().shift(1).over(whose),
+            seen_output=output.shift(1).over(whose).fill_null(0),
+            seen_worker=worker.forward_fill().shift(1).over(whose),
         )
     )
     grew = prompt >= before

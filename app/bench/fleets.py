@@ -127,6 +127,7 @@ def _announced(fleet: Fleet, workers: int) -> Sequence[dict[str, Any]]:
             "name": c.START,
             "op": c.START,
             "end_ns": row["start_ns"],
+            "received_ns": row["start_ns"],
             "starts_span_id": row["span_id"],
             "starts_op": row["op"],
         }

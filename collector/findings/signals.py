@@ -19,8 +19,11 @@ from heddle.collector.counters import Counted
 from heddle.collector.facts import Facts
 from heddle.collector.findings.speeds import Slowest, slowest
 from heddle.collector.lives import ends
-from heddle.collector.prefixes import prefixes
+from heddle.collector.sums import sums
 
+_SUMMED: Final = (
+    "missing", "timeouts", "prefilled", "moved_steps", "lost_moved", "lost_here", "hits",
+)  # fmt: skip
 _NAMES: Final = re.compile(r"[^\s,\[\]\"']+")
 """Trajectory ids in a list, however the sender wrote it: t1,t2 or ["t1", "t2"]."""
 
@@ -81,25 +84,26 @@ def signals(
     fleet: pl.DataFrame | None = None,
     counted: Sequence[Counted] = (),
     dropped: int = 0,
+    of_steps: pl.DataFrame | None = None,
 ) -> Signals:
-    """Signals of the rows that *facts* were gathered from."""
-    missing = _missing(steps)
-    cache = _Cache.of(steps)
+    """Signals of the rows that *facts* were gathered from; *of_steps* are their sums()."""
+    of_steps = sums(steps, {}) if of_steps is None else of_steps
+    total = of_steps.select(pl.col(_SUMMED).sum()).row(0, named=True)
     by_worker = _tokens(facts, steps)
     retractions = _sums(_outside_syncs(steps, fleet), "retractions")
     return Signals(
         steps=steps.height,
-        missing_steps=sum(missing.values()),
-        incomplete=len(missing),
+        missing_steps=total["missing"],
+        incomplete=int((of_steps["missing"] > 0).sum()),
         dropped=dropped,
-        timeouts=_timeouts(steps),
+        timeouts=total["timeouts"],
         retractions=retractions,
-        prefilled_tokens=cache.prefilled,
-        moved_steps=cache.moved_steps,
-        moved_tokens=cache.moved,
+        prefilled_tokens=total["prefilled"],
+        moved_steps=total["moved_steps"],
+        moved_tokens=total["lost_moved"],
         # Without a single hit and with KV to spare there is no prefix cache to thrash.
-        thrashed_tokens=cache.thrashed if cache.hits or retractions else 0,
-        movers=cache.movers,
+        thrashed_tokens=total["lost_here"] if total["hits"] or retractions else 0,
+        movers=int((of_steps["moves"] > 0).sum()),
         worker_tokens=by_worker,
         slowest=slowest(facts, steps),
         loop=_loop(tool_calls),
@@ -107,25 +111,6 @@ def signals(
         counted=tuple(counted),
         gather_s=_gather_s(facts),
     )
-
-
-def _missing(steps: pl.DataFrame) -> dict[str, int]:
-    """By trajectory: step indices it skips, and steps announced whose span never came.
-
-    One carried over from an earlier rollout rightly begins later than 0.
-    """
-    index, came = pl.col("step_index"), pl.col("state").ne_missing("abandoned")
-    known = steps.filter(index.is_not_null())
-    by = known.group_by("trajectory_id").agg(
-        missing=index.max() - index.min() + 1 - index.filter(came).n_unique(),
-    )
-    rows = by.filter(pl.col("missing") > 0).sort("trajectory_id").iter_rows()
-    return {str(trajectory): int(missing) for trajectory, missing in rows}
-
-
-def _timeouts(steps: pl.DataFrame) -> int:
-    said = pl.col("error_type").str.to_lowercase().str.contains("timed?[ _-]?out")
-    return steps.filter(said).height
 
 
 def _outside_syncs(steps: pl.DataFrame, fleet: pl.DataFrame | None) -> pl.DataFrame:
@@ -155,38 +140,11 @@ def _tokens(facts: Facts, steps: pl.DataFrame) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-class _Cache(NamedTuple):
-    """Prompt tokens by why they had to be prefilled."""
-
-    prefilled: int
-    moved: int
-    moved_steps: int
-    thrashed: int
-    hits: int
-    movers: int
-
-    @classmethod
-    def of(cls, steps: pl.DataFrame) -> _Cache:
-        """Of every trajectory's steps in order."""
-        rows = prefixes(steps)
-        moved, lost = pl.col("moved"), pl.col("lost")
-        told = pl.col("input_tokens").is_not_null() & pl.col("cached_tokens").is_not_null()
-        sums = rows.select(
-            prefilled=pl.col("uncached").sum(),
-            moved=lost.filter(moved).sum(),
-            moved_steps=(moved & told).sum(),
-            thrashed=lost.filter(~moved).sum(),
-            hits=pl.col("cached_tokens").filter(told).sum(),
-            movers=pl.col("trajectory_id").filter(moved).n_unique(),
-        )
-        return cls(*(int(value or 0) for value in sums.row(0)))
-
-
 def _loop(tool_calls: pl.DataFrame) -> Loop | None:
     whose, failed = pl.col("trajectory_id"), pl.col("error_type").is_not_null()
-    rows = tool_calls.filter(whose.is_not_null()).sort("trajectory_id", "start_ns")
-    if not rows.select(failed.any()).item():
+    if tool_calls["error_type"].is_null().all():
         return None
+    rows = tool_calls.filter(whose.is_not_null()).sort("trajectory_id", "start_ns")
     # A run ends at every call that works and at every other trajectory.
     runs = rows.with_columns(run=(~failed).cum_sum().over("trajectory_id"), failed=failed)
     counted = runs.group_by("trajectory_id", "run", maintain_order=True).agg(

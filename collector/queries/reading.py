@@ -18,8 +18,11 @@ from heddle.collector import conventions as c
 from heddle.collector.accounting import Kind
 from heddle.collector.errors import QueryRefused
 from heddle.collector.facts import NO_SLICES
-from heddle.collector.queries import rollouts, trajectories
+from heddle.collector.prefixes import prefixes
+from heddle.collector.queries import rollouts
 from heddle.collector.queries.query import Filters, Query
+from heddle.collector.records import schema
+from heddle.collector.trails import Frames
 
 _FLEET: Final = ", ".join(f"'{op}'" for op in (*c.FLEET_OPS, c.COUNTERS))
 _NAMES: Final = {"run": "run_id", "rollout": "rollout_id"}
@@ -53,11 +56,18 @@ _STAGES: Final[dict[str, Kind]] = {
 }
 """Slices of SGLang's trace level 1, which carry no run: they share the steps' traces."""
 _SLICES: Final = (
-    "SELECT t.rollout_id, t.trajectory_id, e.name, e.start_ns, e.end_ns FROM everything e JOIN ("
+    "SELECT trace_id, span_id, name, start_ns, end_ns FROM everything"
+    f" WHERE name IN ({', '.join(repr(n) for n in _STAGES)}) AND end_ns > start_ns"
+    " AND received_ns > ?"
+)
+_TOLD_NS: Final = 60 * 10**9
+_FOREVER_NS: Final = (1 << 63) - 1
+_TRACES: Final = (
     "SELECT DISTINCT trace_id, rollout_id, trajectory_id FROM steps"
-    " WHERE run_id = ? AND rollout_id IN ({names})) t"
-    f" ON e.trace_id = t.trace_id WHERE e.name IN ({', '.join(repr(n) for n in _STAGES)})"
-    " AND e.end_ns > e.start_ns ORDER BY t.trajectory_id, e.start_ns, e.name"
+    " WHERE run_id = ? AND rollout_id IN ({names})"
+)
+_ALL: Final = (
+    "SELECT rollout_id, {columns} FROM {view} WHERE run_id = ? AND rollout_id IN ({{names}})"
 )
 _SAID: Final = (
     "SELECT rollout_id, any_value(CAST(attrs['heddle.laws'] AS VARCHAR)) FROM everything"
@@ -65,15 +75,37 @@ _SAID: Final = (
     " AND attrs['heddle.laws'] IS NOT NULL GROUP BY rollout_id"
 )
 _DROPPED: Final = (
-    "SELECT rollout_id, sum(most)::BIGINT FROM (SELECT rollout_id, max("
-    "CAST(attrs['heddle.sender.dropped'] AS BIGINT)) AS most FROM everything"
-    " WHERE run_id = ? AND rollout_id IN ({names}) AND attrs['heddle.sender.dropped'] IS NOT NULL"
-    " GROUP BY rollout_id, service) GROUP BY rollout_id"
+    "SELECT coalesce(sum(so_far - before), 0)::BIGINT FROM (SELECT"
+    " coalesce(max(dropped) FILTER (start_ns <= ?), 0) AS so_far,"
+    " coalesce(max(dropped) FILTER (start_ns < ?), 0) AS before FROM (SELECT service, start_ns,"
+    " CAST(attrs['heddle.sender.dropped'] AS BIGINT) AS dropped FROM everything"
+    f" WHERE run_id = ? AND op = '{c.SENDER}') GROUP BY service)"
 )
 # `seen_ns` and `announced` are of the view, not of the query's columns.
-_ROLLOUTS: Final = (
-    "SELECT * FROM rollouts WHERE run_id = ? AND rollout_id IN ({names}) ORDER BY start_ns"
-)
+_ROLLOUTS: Final = "SELECT * FROM rollouts WHERE run_id = ? AND rollout_id IN ({names})"
+
+COLUMNS: Final[dict[str, Sequence[str]]] = {
+    "steps": (
+        "span_id", "trajectory_id", "step_index", "worker_id", "degree", "state", "start_ns",
+        "end_ns", "held_ns", "queue_ns", "prefill_ns", "decode_ns", "input_tokens",
+        "output_tokens", "cached_tokens", "retractions", "error_type",
+    ),
+    "tool_calls": (
+        "span_id", "trajectory_id", "tool_name", "start_ns", "end_ns", "error_type", "inferred",
+    ),
+    "moves": (
+        "span_id", "trajectory_id", "move_target", "start_ns", "end_ns", "hidden_s", "exposed_s",
+    ),
+}  # fmt: skip
+"""What the accounting reads of each view, beside rollout_id: a third of a wide row."""
+SECONDS: Final = ("hidden_s", "exposed_s")
+"""Columns that only the view has."""
+OF_SPANS: Final[dict[str, Sequence[str]]] = {
+    "steps": c.STEP_OPS,
+    "tool_calls": (c.EXECUTE_TOOL,),
+    "moves": (c.MOVE,),
+}
+"""The operations of each view."""
 
 
 class Version(NamedTuple):
@@ -104,6 +136,11 @@ class Reading:
     """Spans that senders say they dropped."""
     slices: pl.DataFrame = field(default_factory=lambda: NO_SLICES)
     """trajectory_id, kind, start_ns, end_ns: what engines say themselves."""
+
+    @property
+    def frames(self) -> Frames:
+        """The rows of trajectories."""
+        return Frames(self.steps, self.tool_calls, self.moves, self.trajectories, self.slices)
 
     @property
     def watermark_ns(self) -> int:
@@ -142,7 +179,7 @@ def versions(
     """Of several rollouts of a run, with one scan."""
     found = {
         whose: Version(*(int(value or 0) for value in values))
-        for whose, *values in cursor.execute(*_of(_VERSIONS, run, names)).fetchall()
+        for whose, *values in cursor.execute(*about(_VERSIONS, run, names)).fetchall()
     }
     none = Version(0, 0, 0)
     fleet = found.get(None, none)
@@ -179,59 +216,109 @@ def read_many(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str])
 
 
 def _read(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> list[Reading]:
-    rows = _rows(cursor, *_of(_ROLLOUTS, run, names)).to_dicts()
+    # Sorted here: DuckDB 2.0.1's sort squeezes sums over a FULL JOIN into too few bits and fails.
+    rows = rows_of(cursor, *about(_ROLLOUTS, run, names)).sort("start_ns").to_dicts()
     if not rows:
         return []
     asked = {"run": [run], "rollout": [row["rollout_id"] for row in rows]}
     of = versions(cursor, run, asked["rollout"])
-    said = dict(cursor.execute(*_of(_SAID, run, names)).fetchall())
-    dropped = dict(cursor.execute(*_of(_DROPPED, run, names)).fetchall())
-    frames = {
-        query.name: _by_rollout(_frame(query, cursor, asked))
-        for query in (
-            trajectories.STEPS,
-            trajectories.TOOL_CALLS,
-            trajectories.MOVES,
-            rollouts.WORKERS,
-            trajectories.TRAJECTORIES,
-        )
-    }
-    slices = _by_rollout(_slices(cursor, run, names))
+    said = dict(cursor.execute(*about(_SAID, run, names)).fetchall())
+    read = of_trajectories(cursor, run, names)
+    frames = [_by_rollout(frame) for frame in read]
+    workers = _by_rollout(_frame(rollouts.WORKERS, cursor, asked))
     found: list[Reading] = []
     for row in rows:
         name = row["rollout_id"]
-        window = (row["start_ns"] or 0, row["end_ns"] or row["seen_ns"] or 0)
         found.append(
             Reading(
                 row=row,
                 version=of[name],
-                fleet=_rows(cursor, _FLEET_ROWS, [run, window[1], window[1], window[0]]),
-                counters=_rows(cursor, _COUNTER_ROWS, [run, *window]),
+                workers=workers(name),
                 laws=str(said.get(name, "")),
-                dropped=int(dropped.get(name, 0)),
-                slices=slices(name).drop("rollout_id"),
-                **{kind: frame(name) for kind, frame in frames.items()},
+                dropped=dropped_of(cursor, run, row),
+                **Frames(*(frame(name) for frame in frames))._asdict(),
+                **of_fleet(cursor, run, row),
             )
         )
     return found
 
 
-def _of(sql: str, run: str, names: Sequence[str]) -> tuple[str, list[str]]:
+def of_trajectories(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> Frames:
+    """What trajectories of those rollouts did, with rollout_id."""
+    steps, tools, moves = (
+        rows_of(cursor, *about(_ALL.format(columns=", ".join(COLUMNS[v]), view=v), run, names))
+        for v in OF_SPANS
+    )
+    # Which prefixes were lost follows from a trajectory's own steps: changed ones alone are asked.
+    steps = prefixes(steps, "rollout_id", "trajectory_id")
+    told = trajectories_of(cursor, run, names), slices_of(cursor, run, names)
+    return Frames(steps, tools, moves, *told)
+
+
+def trajectories_of(
+    cursor: duckdb.DuckDBPyConnection,
+    run: str,
+    names: Sequence[str],
+    only: Sequence[str] | None = None,
+) -> pl.DataFrame:
+    """The trajectories of those rollouts; all of them, or *only* these."""
+    columns = ", ".join(n for n in schema("trajectories") if n != "rollout_id")
+    sql, values = about(_ALL.format(columns=columns, view="trajectories"), run, names)
+    if only is None:
+        return rows_of(cursor, sql, values)
+    return rows_of(cursor, f"{sql} AND trajectory_id IN (SELECT unnest(?))", [*values, [*only]])
+
+
+def slices_of(
+    cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str], since_ns: int = 0
+) -> pl.DataFrame:
+    """What engines sent later than that of those rollouts' steps."""
+    rows = rows_of(cursor, _SLICES, [since_ns])
+    if rows.is_empty():
+        return NO_SLICES.with_columns(rollout_id=pl.lit(None, pl.String))
+    whose = rows_of(cursor, *about(_TRACES, run, names))
+    kind = pl.col("name").replace_strict(_STAGES, return_dtype=pl.String).alias("kind")
+    told = rows.join(whose, on="trace_id").with_columns(kind)
+    return told.select(*NO_SLICES.columns, "rollout_id")
+
+
+def of_fleet(
+    cursor: duckdb.DuckDBPyConnection, run: str, row: dict[str, Any]
+) -> dict[str, pl.DataFrame]:
+    """What the fleet did and counted in the rollout's window."""
+    window = (row["start_ns"] or 0, row["end_ns"] or row["seen_ns"] or 0)
+    return {
+        "fleet": rows_of(cursor, _FLEET_ROWS, [run, window[1], window[1], window[0]]),
+        "counters": rows_of(cursor, _COUNTER_ROWS, [run, *window]),
+    }
+
+
+def workers_of(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> pl.DataFrame:
+    """The leases of a rollout."""
+    return _frame(rollouts.WORKERS, cursor, {"run": [run], "rollout": [rollout]})
+
+
+def dropped_of(cursor: duckdb.DuckDBPyConnection, run: str, row: dict[str, Any]) -> int:
+    """Spans that senders say they dropped while the rollout went on."""
+    start_ns, end_ns = row["start_ns"] or 0, row["end_ns"]
+    # Drops are told with the next flush, up to a minute after the rollout.
+    until_ns = _FOREVER_NS if end_ns is None else end_ns + _TOLD_NS
+    rows = cursor.execute(_DROPPED, [until_ns, start_ns, run]).fetchall()
+    return int(rows[0][0])
+
+
+def about(sql: str, run: str, names: Sequence[str]) -> tuple[str, list[str]]:
     """A statement about some rollouts of a run, and its values."""
     return sql.format(names=", ".join("?" * len(names))), [run, *names]
 
 
 def _by_rollout(frame: pl.DataFrame) -> Callable[[str], pl.DataFrame]:
     parts = frame.partition_by("rollout_id", as_dict=True)
-    return lambda name: parts.get((name,), frame.clear())
+    return lambda name: parts.get((name,), frame.clear()).drop("rollout_id")
 
 
-def _slices(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> pl.DataFrame:
-    rows = _rows(cursor, *_of(_SLICES, run, names))
-    return rows.with_columns(kind=pl.col("name").replace_strict(_STAGES, return_dtype=pl.String))
-
-
-def _rows(cursor: duckdb.DuckDBPyConnection, sql: str, values: Sequence[Any]) -> pl.DataFrame:
+def rows_of(cursor: duckdb.DuckDBPyConnection, sql: str, values: Sequence[Any]) -> pl.DataFrame:
+    """The rows of a statement."""
     return _polars(cursor.sql(sql, params=list(values)).to_arrow_table())
 
 

@@ -2,9 +2,10 @@
 
 One `Result` per (store, run, rollout), kept until the rollout's rows change; each part of it is
 computed when first asked for. A finished rollout's stays as it is until a late span changes its
-version. A running rollout's rows change all the time: its result is computed again only when that
-keeps the cost at SPEND of the time gone by since, so that its window may end a little earlier than
-the latest span; every answer says where its window ends.
+version. A running rollout is followed: of what came since the last look only the trajectories that
+changed are read and only the cells they touch are swept (following.py). Its answers are as old as
+keeps the cost at SPEND of the time gone by, never older than STALE_S when asked for, and say where
+their window ends.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ import duckdb
 import polars as pl
 
 from heddle.collector import fleet
-from heddle.collector.accounting import Accounts, account
+from heddle.collector.accounting import Accounts
+from heddle.collector.activities import Activity
 from heddle.collector.blame import Blame, blame, used
 from heddle.collector.counters import Counted, counted
 from heddle.collector.critical_path import CriticalPath, critical_path
-from heddle.collector.decompose import Law, decompose
+from heddle.collector.decompose import Law, decompose, parts
+from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts, gather
 from heddle.collector.findings.case import Case, Finding
 from heddle.collector.findings.rules import diagnose
 from heddle.collector.findings.signals import Signals, signals
+from heddle.collector.following import Following, Rows
 from heddle.collector.laws import parse_laws
+from heddle.collector.queries.more import More, read_more
 from heddle.collector.queries.query import LIMIT, Answer, Filters
 from heddle.collector.queries.reading import Reading, ended, read, version, whose
 from heddle.collector.spare import Spare, spare
@@ -40,9 +45,10 @@ from heddle.collector.spare import Spare, spare
 Compute: TypeAlias = Callable[[duckdb.DuckDBPyConnection, Filters], Answer]
 KEPT: Final = 6
 """Results held at once; one of 60,000 steps is about 150 MB with everything asked for."""
-SPEND: Final = 0.02
-"""Of the time gone by, what recomputing a running rollout may cost on this thread; DuckDB's own
-threads and what pages make of it double that."""
+SPEND: Final = 0.05
+"""Of the time gone by, what following a running rollout may cost on this thread."""
+STALE_S: Final = 4.0
+"""A running rollout's answers are never older, whatever they cost."""
 LOOK_S: Final = 0.5
 """A page asks ten queries at once: late rows of a finished rollout are looked for this often, and
 more often (a tenth of its age) while it is fresh."""
@@ -78,6 +84,8 @@ class Result:
     reading: Reading
     facts: Facts
     accounts: Accounts
+    doings: Doings
+    sums: pl.DataFrame
     cost: Cost = field(default_factory=Cost)
     answers: dict[Any, Answer] = field(default_factory=dict[Any, Answer])
     """Tables that pages asked for, by query and filters."""
@@ -124,12 +132,13 @@ class Result:
     @cached_property
     def parts(self) -> pl.DataFrame:
         """Each trajectory's time, decode split by the rollout's own laws."""
-        return self.parts_by(self.laws)
+        with self.cost.counting():
+            return parts(self.facts, self.sums, self.doings)
 
     def parts_by(self, laws: Mapping[int, Law]) -> pl.DataFrame:
         """Each trajectory's time, decode split by those laws."""
         with self.cost.counting():
-            return decompose(self.facts, self.reading.steps, laws)
+            return decompose(self.facts, self.reading.steps, laws, self.doings)
 
     @cached_property
     def signals(self) -> Signals:
@@ -142,6 +151,7 @@ class Result:
                 fleet=self.reading.fleet,
                 counted=self.counted,
                 dropped=self.reading.dropped,
+                of_steps=self.sums,
             )
 
     @cached_property
@@ -156,6 +166,7 @@ class Result:
 @dataclass(slots=True)
 class _Kept:
     result: Result
+    following: Following
     at_s: float
     looked_s: float
 
@@ -168,6 +179,8 @@ class Results:
         self._kept: OrderedDict[tuple[str, str, str], _Kept] = OrderedDict()
         self._lock = threading.Lock()
         self.computed = 0
+        self.followed = 0
+        """Of those computed: by what came since."""
 
     def of(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Result | None:
         """The result of the rollout asked for; None when there is none."""
@@ -188,7 +201,8 @@ class Results:
         age_s, whose_it_is = now_s - kept.at_s, (result.run_id, result.rollout_id)
         if result.facts.provisional:
             # Its end is never overlooked: whoever waits for it reads the final numbers next.
-            if age_s < result.cost.spent_s / SPEND and not ended(cursor, *whose_it_is):
+            pace_s = min(result.cost.spent_s / SPEND, STALE_S)
+            if age_s < pace_s and not ended(cursor, *whose_it_is):
                 return True
         elif now_s - kept.looked_s < min(LOOK_S, age_s / 10):
             return True
@@ -198,14 +212,19 @@ class Results:
     def _compute(
         self, cursor: duckdb.DuckDBPyConnection, key: tuple[str, str, str]
     ) -> Result | None:
-        cost = Cost()
+        cost, kept = Cost(), self._kept.get(key)
         with cost.counting():
-            reading = read(cursor, *key[1:])
-            if reading is None:
-                return None
-            result = replace(explain(reading), cost=cost)
+            found = None if kept is None else follow(cursor, kept.result, kept.following)
+            self.followed += found is not None
+            if found is None:
+                reading = read(cursor, *key[1:])
+                if reading is None:
+                    return None
+                following = Following()
+                found = explained(reading, following), following
+            result = replace(found[0], cost=cost)
         now_s = self._now_s()
-        self._kept[key] = _Kept(result, now_s, now_s)
+        self._kept[key] = _Kept(result, found[1], now_s, now_s)
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -235,27 +254,56 @@ def remembered(compute: Compute) -> Compute:
 
 def gathered(reading: Reading) -> Facts:
     """One rollout's rows as facts."""
-    now_ns, row = reading.watermark_ns, reading.row
-    until_ns = now_ns if row["end_ns"] is None else row["end_ns"]
-    workers = {*reading.workers["worker_id"], *reading.steps["worker_id"]} - {None}
     return gather(
-        row,
-        steps=reading.steps,
-        tool_calls=reading.tool_calls,
-        moves=reading.moves,
+        reading.row,
+        **reading.frames._asdict(),
         workers=reading.workers,
-        trajectories=reading.trajectories,
-        now_ns=now_ns,
-        fleet=fleet.activities(reading.fleet, reading.counters, workers, until_ns),
-        slices=reading.slices,
+        now_ns=reading.watermark_ns,
+        fleet=_fleet(reading),
+    )
+
+
+def _fleet(reading: Reading) -> list[Activity]:
+    """What the whole fleet did: weights, layouts, death."""
+    end_ns = reading.row["end_ns"]
+    until_ns = reading.watermark_ns if end_ns is None else end_ns
+    seen = [reading.workers["worker_id"], reading.steps["worker_id"].unique()]
+    return fleet.activities(
+        reading.fleet, reading.counters, {*seen[0], *seen[1]} - {None}, until_ns
     )
 
 
 def explain(reading: Reading) -> Result:
     """Account for one rollout's rows."""
-    row, facts = reading.row, gathered(reading)
-    accounts = account(facts.window, facts.gpus, facts.leases, facts.activities)
-    return Result(row["run_id"], row["rollout_id"], reading, facts, accounts)
+    return explained(reading, Following())
+
+
+def explained(reading: Reading, following: Following, more: More | None = None) -> Result:
+    """The same, going on from what was followed so far where *more* came."""
+    rows = Rows(
+        reading.row,
+        reading.frames,
+        reading.workers,
+        reading.watermark_ns,
+        parse_laws([reading.laws]),
+        _fleet(reading),
+    )
+    facts, accounts = (
+        following.look(rows) if more is None else following.look(rows, more.changed, more.part)
+    )
+    assert following.sums is not None
+    names = reading.row["run_id"], reading.row["rollout_id"]
+    return Result(*names, reading, facts, accounts, replace(following.doings), following.sums)
+
+
+def follow(
+    cursor: duckdb.DuckDBPyConnection, before: Result, following: Following
+) -> tuple[Result, Following] | None:
+    """A running rollout's result with what came since; None: it is to be read anew."""
+    if not before.facts.provisional:
+        return None
+    more = read_more(cursor, before.reading)
+    return None if more is None else (explained(more.reading, following, more), following)
 
 
 def database(cursor: duckdb.DuckDBPyConnection) -> str:

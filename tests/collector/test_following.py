@@ -1,0 +1,130 @@
+"""Does following a rollout update by update give what reading it at once gives, exactly?"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+
+from heddle.collector import records
+from heddle.collector.accounting import Accounts, Activity
+from heddle.collector.blame import blame, used
+from heddle.collector.decompose import Law, decompose
+from heddle.collector.facts import NO_SLICES, Facts
+from heddle.collector.following import Following, Rows
+from heddle.collector.spare import spare
+from heddle.collector.trails import Frames
+
+S = 10**9
+Row = dict[str, Any]
+
+
+def frame(query: str, rows: list[Row]) -> pl.DataFrame:
+    schema = records.schema(query)
+    return pl.DataFrame([{k: row.get(k) for k in schema} for row in rows], schema=schema)
+
+
+def life(rng: random.Random, name: str, steps: int) -> list[tuple[int, str, Row]]:
+    """One trajectory's rows with the instant at which each arrives: markers, then spans."""
+    at, worker = rng.randrange(8 * S), rng.randrange(3)
+    told: list[tuple[int, str, Row]] = []
+    for index in range(steps):
+        worker = rng.randrange(3) if rng.random() < 0.2 else worker
+        parts = [rng.randrange(1, top * S) for top in (1, 1, 1, 9)]
+        end = at + sum(parts) + rng.randrange(S)
+        row: Row = {"trajectory_id": name, "step_index": index, "start_ns": at, "degree": 1}
+        if rng.random() < 0.7:
+            told.append((at, "steps", row))
+        names = ("held_ns", "queue_ns", "prefill_ns", "decode_ns")
+        whole = row | dict(zip(names, parts, strict=True)) | {"end_ns": end}
+        whole |= {"worker_id": f"w{worker}", "output_tokens": 50, "input_tokens": 900 + 60 * index}
+        if rng.random() > 0.05:
+            # Some spans are late by up to a minute.
+            late = rng.randrange(60 * S) if rng.random() < 0.1 else 0
+            told.append((end + late, "steps", whole | {"cached_tokens": 800}))
+        call: Row = {"trajectory_id": name, "tool_name": rng.choice("ab"), "step_index": index}
+        length = rng.randrange(4 * S)
+        told.append((end, "tool_calls", call | {"start_ns": end}))
+        told.append((end + length, "tool_calls", call | {"start_ns": end, "end_ns": end + length}))
+        at = end + length
+    return told
+
+
+def known(told: list[tuple[int, str, Row]], now: int) -> dict[tuple[Any, ...], tuple[str, Row]]:
+    """What has arrived by now: a span replaces its marker."""
+    found: dict[tuple[Any, ...], tuple[str, Row]] = {}
+    for at, query, row in sorted(told, key=lambda one: one[0]):
+        if at <= now:
+            found[query, row["trajectory_id"], row["step_index"]] = query, row
+    return found
+
+
+def frames(rows: list[tuple[str, Row]]) -> Frames:
+    names = sorted({row["trajectory_id"] for _, row in rows})
+    queries = ("steps", "tool_calls", "moves")
+    picked = [frame(query, [row for q, row in rows if q == query]) for query in queries]
+    groups = [{"trajectory_id": name, "group_id": name[:2]} for name in names]
+    return Frames(*picked, frame("trajectories", groups), NO_SLICES)
+
+
+def everything(facts: Facts, accounts: Accounts, steps: pl.DataFrame, followed: Any) -> list[Any]:
+    found = blame(accounts, facts.groups)
+    parts = decompose(facts, steps, {}, followed.doings)
+    return [accounts.strips, found.cells, found.by_worker, used(accounts), spare(accounts),
+            parts.rows()]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_followed_in_many_updates_or_read_at_once_the_result_is_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    told = [one for k in range(12) for one in life(rng, f"t{k:02d}", rng.randrange(1, 7))]
+    workers = [{"worker_id": f"w{w}", "degree": 1 + w, "start_ns": 0} for w in range(3)]
+    ends = [at for at, _, _ in told]
+    followed, before, cells = Following(), dict[Any, Any](), list[int]()
+    for look in range(1, 25):
+        now = max(ends) * look // 24
+        rows = known(told, now)
+        changed = {key[1] for key, row in rows.items() if before.get(key) != row}
+        before = rows
+        some = [(q, row) for q, row in rows.values() if row["trajectory_id"] in changed]
+        fleet = [Activity("w1", "down", 20 * S, min(now, 30 * S))] if now > 20 * S else []
+        rollout = {"start_ns": 0, "end_ns": now if look == 24 else None, "gpus": 7}
+        whole, leases = frames([*rows.values()]), frame("workers", workers)
+        rows_now = Rows(rollout, whole, leases, now, {1: Law(9e6, 2e4, 30.0)}, fleet)
+        swept = followed.ledger.swept
+        facts, accounts = followed.look(rows_now, changed, frames(some))
+        cells.append(followed.ledger.swept - swept)
+        fresh = Following()
+        expected = fresh.look(rows_now)
+        steps = rows_now.frames.steps
+        got = everything(facts, accounts, steps, followed)
+        assert got == everything(*expected, steps, fresh)
+        assert followed.sums is not None
+        assert fresh.sums is not None
+        by = "trajectory_id"
+        assert followed.sums.sort(by).equals(fresh.sums.sort(by))
+        assert sum(accounts.gpu_ns.values()) == accounts.total_gpu_ns
+    # What is settled is not swept again: a look in the middle takes less than a look at all.
+    assert sorted(cells)[len(cells) // 2] < cells[-1] / 2
+
+
+def test_a_late_span_reopens_only_the_slabs_it_touches() -> None:
+    def step(k: int, at: int, **more: Any) -> Row:
+        row = {"trajectory_id": "t", "worker_id": f"w{k % 3}", "step_index": k, "degree": 1}
+        return row | {"start_ns": at, "end_ns": at + S, "decode_ns": S} | more
+
+    workers = [{"worker_id": f"w{w}", "degree": 1, "start_ns": 0} for w in range(3)]
+    rows = [("steps", step(k, 10 * S * k)) for k in range(40)]
+    late = rows.pop(12)
+    rollout = {"start_ns": 0, "gpus": 3}
+    followed = Following()
+    followed.look(Rows(rollout, frames(rows), frame("workers", workers), 400 * S))
+    swept, at = followed.ledger.swept, [*rows, late]
+    again = Rows(rollout, frames(at), frame("workers", workers), 400 * S)
+    _, accounts = followed.look(again, ["t"], frames(at))
+    # The hole on w2 from 111 s to 130 s is none any more, and from 120 s on it was at home on w0:
+    # 6 and 4 slabs of 4.3 s, and of every worker the slab in which time goes on.
+    assert followed.ledger.swept - swept <= 6 + 4 + 4
+    assert accounts.gpu_ns["busy_decode"] == 40 * S
