@@ -8,6 +8,7 @@ can load).
 from __future__ import annotations
 
 import time
+from hashlib import blake2b
 from typing import Any
 
 import httpx
@@ -139,10 +140,11 @@ def test_an_engine_counts_the_seconds_in_which_it_had_nothing_to_do(http: httpx.
 
 
 @pytest.fixture
-def full(preempting: Engine) -> list[Going]:
+def full(preempting: Engine, request: pytest.FixtureRequest) -> list[Going]:
     """Both slots taken, one after the other, for longer than a test takes."""
+    name = blake2b(request.node.name.encode(), digest_size=4).hexdigest()
     return [
-        Going(preempting.url, body_of(prompt(50 + i, 24), 2500, rid=f"full{i}-0")).begun()
+        Going(preempting.url, body_of(prompt(50 + i, 24), 2500, rid=f"{name}-{i}")).begun(5)
         for i in range(SLOTS)
     ]
 
@@ -174,6 +176,20 @@ def test_the_queue_is_served_by_priority_and_then_by_age(
     assert [each.last["meta_info"]["num_retractions"] for each in queued] == [0] * 5
 
 
+def test_an_abort_of_a_queued_request_ends_it_without_a_token(
+    preempting: Engine, full: list[Going]
+) -> None:
+    queued = Going(preempting.url, body_of(prompt(72, 20), 5, rid="queued72"))
+    with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
+        assert still(queued) == 0
+        post(http, "/abort_request", rid="queued72")
+    meta = queued.end()["meta_info"]
+    assert meta["finish_reason"]["type"] == "abort"
+    assert meta["completion_tokens"] == 0
+    assert all(each.alive for each in full)
+    ended(full)
+
+
 def test_a_request_waits_unless_its_priority_is_beyond_the_margin(
     preempting: Engine, full: list[Going]
 ) -> None:
@@ -193,20 +209,6 @@ def test_a_request_waits_unless_its_priority_is_beyond_the_margin(
     ended(full)
     assert [each.last["meta_info"]["num_retractions"] for each in full] == [0, 1]
     assert len(full[1].last["output_ids"]) == full[1].last["meta_info"]["completion_tokens"]
-
-
-def test_an_abort_of_a_queued_request_ends_it_without_a_token(
-    preempting: Engine, full: list[Going]
-) -> None:
-    queued = Going(preempting.url, body_of(prompt(72, 20), 5, rid="queued72"))
-    with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
-        assert still(queued) == 0
-        post(http, "/abort_request", rid="queued72")
-    meta = queued.end()["meta_info"]
-    assert meta["finish_reason"]["type"] == "abort"
-    assert meta["completion_tokens"] == 0
-    assert all(each.alive for each in full)
-    ended(full)
 
 
 def test_the_port_warms_observes_aborts_and_says_what_the_engine_can(engine: Engine) -> None:
