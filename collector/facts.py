@@ -108,7 +108,7 @@ def facts_of(
     """Facts of what trajectories did (trails.py), and what else they hold: leases covered, and
     the *fleet*'s own activities."""
     provisional = rollout.get("end_ns") is None
-    leases = _leases(workers, frames.steps, window)
+    leases = _with_the_dead(_leases(workers, frames.steps, window), fleet)
     seen = [own, Columns.of([*fleet], own.tables)]
     covered = _coverage(workers, leases, seen, window, provisional=provisional)
     common = together([seen[1], Columns.of(covered, own.tables)])
@@ -157,6 +157,17 @@ def _leases(workers: pl.DataFrame, steps: pl.DataFrame, window: Window) -> list[
     )
     degrees = dict(seen.sort("start_ns").select("worker_id", "degree").iter_rows())
     return leases + [Lease(worker_id, degrees[worker_id], *window) for worker_id in sorted(degrees)]
+
+
+def _with_the_dead(leases: list[Lease], fleet: Sequence[Activity]) -> list[Lease]:
+    """An engine that died still holds its GPUs: nobody else has them while it is down."""
+    more: list[Lease] = []
+    for worker_id, _, start_ns, end_ns, *_ in (x for x in fleet if x.kind == "down"):
+        before = [x for x in leases if x.worker_id == worker_id and x.start_ns <= start_ns]
+        last = max(before, key=lambda lease: lease.end_ns, default=None)
+        if last is not None and last.end_ns < end_ns:
+            more.append(Lease(worker_id, last.degree, last.end_ns, end_ns))
+    return leases + more
 
 
 def _coverage(

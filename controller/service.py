@@ -29,6 +29,7 @@ from heddle.controller.dataplane.spans import Spans, StepSpans
 from heddle.controller.errors import ControllerError
 from heddle.controller.events import Events
 from heddle.controller.fleet.counters import CounterPoller
+from heddle.controller.fleet.deaths import Deaths
 from heddle.controller.fleet.launcher import Launcher
 from heddle.controller.fleet.local import LocalLauncher
 from heddle.controller.fleet.sglang import SglangEngine, open_session
@@ -125,6 +126,7 @@ class Controller:
         self.acquired = Acquired(self.loop)
         self.direct = Direct(self.acquired)
         open_rollouts = self.loop.open_rollout
+        self.deaths = Deaths(self.fleet, config.clock, spans, lambda: open_rollouts)
         self.counters = CounterPoller(self.fleet, config.clock, spans, lambda: open_rollouts)
 
     async def start(self) -> None:
@@ -141,6 +143,7 @@ class Controller:
     async def close(self) -> None:
         """End windows, answer who waits, stop what was launched."""
         await self.counters.close()
+        self.deaths.close()
         self.rollouts.close()
         self.acquired.close()
         await self.loop.close()

@@ -247,3 +247,20 @@ def test_a_rollout_without_a_span_begins_with_its_first_row() -> None:
     assert found.window == (30, 70)
     nothing = gather({}, steps=steps.clear(), **empty, now_ns=70)
     assert (nothing.window, nothing.gpus) == ((70, 70), 0)
+
+
+def test_an_engine_that_died_holds_its_gpus_until_it_is_back_though_its_lease_ended() -> None:
+    workers = [worker("a", 40, degree=2), worker("a", None, degree=2, start=70)]
+    found = gather(
+        {"start_ns": 0, "end_ns": None, "gpus": 2},
+        steps=frame("steps", [step(0, 10, 40, 0, 0, 0, 30)]),
+        tool_calls=frame("tool_calls", []),
+        moves=frame("moves", []),
+        workers=frame("workers", workers),
+        trajectories=frame("trajectories", []),
+        now_ns=100,
+        fleet=[Activity("a", "down", 40, 70)],
+    )
+    assert states(found, "a")["down"] == 2 * 30
+    accounts = account(found.window, found.gpus, found.leases, found.activities)
+    assert accounts.gpu_ns["unallocated"] == 0
