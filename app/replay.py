@@ -7,21 +7,22 @@ controller's real loop deciding. A policy is a preset, optionally with changed c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
 import polars as pl
 
 from heddle.app.errors import fail
-from heddle.app.replay_beliefs import beliefs_of, foreseen
+from heddle.app.replay_beliefs import beliefs_of, biased, foreseen, perturbed
 from heddle.app.rollouts import bounds_s
 from heddle.controller.core.policies import changed, preset_switches
 from heddle.controller.core.types import CoreError, Switches
 from heddle.controller.emulator.records import RolloutResult
-from heddle.controller.emulator.rollout import Setup, run_rollout
+from heddle.controller.emulator.rollout import RUN, Setup, run_rollout
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec, generate
+from heddle.controller.laws import laws
 
 TAIL: Final = 0.9
 """The tail begins when this share of the trajectories has finished."""
@@ -40,6 +41,12 @@ class Cell:
     seed: int = 0
     error: float | None = None
     """Log-error of foreseen lengths; None: history alone predicts."""
+    claimed: float | None = None
+    """The log-error that predictions are told to have; None: the true one."""
+    wrong: bool = False
+    """Whether every other belief is off too: latency law, KV room, task rates (see `perturbed`)."""
+    slow_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds by which each iteration of a worker is longer, unknown to the planner."""
 
 
 def generated(workload: str, *, seed: int, groups: int, samples: int = 16, **fleet: Any) -> Cell:
@@ -64,14 +71,22 @@ def switches_of(spelled: str) -> Switches:
 
 def play(cell: Cell, policy: str) -> dict[str, Any]:
     """One cell under one policy, as a row."""
-    known = cell.error is not None
-    beliefs = (
-        foreseen(cell.past, cell.now, cell.error or 0.0, cell.seed)
-        if known
-        else beliefs_of(cell.past)
-    )
+    if cell.error is None:
+        beliefs = beliefs_of(cell.past)
+    else:
+        beliefs = foreseen(cell.past, cell.now, cell.error, cell.seed, claimed=cell.claimed)
+    known = laws(cell.system, cell.model)
+    if cell.wrong:
+        known = perturbed(known)
+        beliefs.seen[RUN] = biased(beliefs.seen[RUN])
     setup = Setup(
-        gpus=cell.gpus, model=cell.model, system=cell.system, seed=cell.seed, beliefs=beliefs
+        gpus=cell.gpus,
+        model=cell.model,
+        system=cell.system,
+        seed=cell.seed,
+        beliefs=beliefs,
+        laws=known,
+        slow_s=cell.slow_s,
     )
     result = run_rollout(cell.now, switches=switches_of(policy), setup=setup)
     bounds = bounds_s(cell.now, cell.system, cell.model, cell.gpus)

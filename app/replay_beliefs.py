@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from heddle.controller.beliefs import Beliefs, Expected, Seen
-from heddle.controller.core.types import Length, Work
+from heddle.controller.core.types import Latency, Length, Work
 from heddle.controller.emulator.rollout import RUN
 from heddle.controller.emulator.workload import TrajectorySpec
 from heddle.controller.live import LiveTrajectory
@@ -92,13 +92,21 @@ class Foreseen(Beliefs):
 
 
 def foreseen(
-    past: Sequence[TrajectorySpec], now: Sequence[TrajectorySpec], sigma: float, seed: int
+    past: Sequence[TrajectorySpec],
+    now: Sequence[TrajectorySpec],
+    sigma: float,
+    seed: int,
+    *,
+    claimed: float | None = None,
 ) -> Foreseen:
-    """log L + N(0, sigma^2) is told; the posterior weighs it against what lengths usually are."""
+    """log L + N(0, sigma^2) is told; the posterior weighs it against what lengths usually are.
+
+    `claimed` is the error that the posterior is told to reckon with, where it is not the true one.
+    """
     rng = np.random.default_rng([seed, 0x5EE])
     logs = np.log([max(t.output_tokens, 1) for t in past])
     usual, spread = float(logs.mean()), max(float(logs.var()), 1e-6)
-    error = max(sigma, SURE) ** 2
+    error = max(sigma if claimed is None else claimed, SURE) ** 2
     trust = spread / (spread + error)
     width = math.sqrt(trust * error)
     self = Foreseen(histories={RUN: history_of(past)}, seen={RUN: seen_of(past)})
@@ -107,6 +115,28 @@ def foreseen(
         self.laws[one.trajectory_id] = Lognormal(usual + trust * (told - usual), width)
         self.groups.setdefault(one.group_id, []).append(one.trajectory_id)
     return self
+
+
+def perturbed(known: Mapping[int, Latency]) -> dict[int, Latency]:
+    """Laws that are wrong in every term: iterations off by 15 %, up for one degree and down for
+    the next, 20 % more KV than there is, prefill a quarter too cheap."""
+    told: dict[int, Latency] = {}
+    for index, (degree, law) in enumerate(sorted(known.items())):
+        off = 1.15 if index % 2 else 0.85
+        told[degree] = replace(
+            law,
+            a_s=law.a_s * off,
+            b_s=law.b_s * off,
+            c_s=law.c_s * off,
+            p1_s=law.p1_s * 0.75,
+            kv_tokens=round(law.kv_tokens * 1.2),
+        )
+    return told
+
+
+def biased(seen: Seen) -> Seen:
+    """Task rates that are wrong: tools twice as long, a fifth less context gained."""
+    return replace(seen, tool_s=seen.tool_s * 2, gained_tokens=seen.gained_tokens * 0.8)
 
 
 def _row(task: str, group: str, of: Sequence[TrajectorySpec]) -> dict[str, Any]:
