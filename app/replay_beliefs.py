@@ -65,10 +65,9 @@ class Foreseen(Beliefs):
     laws: dict[str, Lognormal] = field(default_factory=dict[str, Lognormal])
     groups: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
-    def predict(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length | None, str]:
+    def told(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length, str]:
         """Remaining tokens, given that it got this far."""
-        if policy == "none":
-            return None, "none"
+        _ = policy
         found = self.laws[trajectory.id].remaining(trajectory.output_tokens)
         return Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean), "foreseen"
 

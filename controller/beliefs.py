@@ -17,6 +17,7 @@ import numpy as np
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError
+from heddle.controller.calibration import Calibration
 from heddle.controller.core.types import Length, Rates, Work
 from heddle.controller.live import LiveTrajectory
 from heddle.models.history import GroupHistory
@@ -76,6 +77,8 @@ class Beliefs:
     seen: dict[str, Seen] = field(default_factory=dict[str, Seen])
     serving: dict[str, Predictor] = field(default_factory=dict[str, Predictor])
     """What answers where prediction is `learned`, by run; read from the registry when asked."""
+    calibrations: dict[str, Calibration] = field(default_factory=dict[str, Calibration])
+    """Whether predictions hold, by run; forgotten when a rollout begins."""
     unreachable: int = 0
 
     def of(self, run: str) -> GroupHistory:
@@ -98,6 +101,7 @@ class Beliefs:
 
     async def refresh(self, run: str, rollout: str) -> str:
         """Fetch the history before that rollout; returns what the predictions rest on."""
+        self.calibrations.pop(run, None)
         if self.queries is None:
             return "no collector is configured: lengths from what this controller saw"
         try:
@@ -122,9 +126,18 @@ class Beliefs:
         self.serving.clear()
 
     def predict(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length | None, str]:
-        """Remaining tokens and who says so; None where prediction is switched off."""
+        """Remaining tokens and who says so, as wide as this rollout shows lengths to be; None
+        where prediction is switched off."""
         if policy == "none":
             return None, "none"
+        told, version = self.told(policy, trajectory)
+        known = self.calibrations.setdefault(trajectory.run, Calibration())
+        if not trajectory.output_tokens:
+            known.predicted(trajectory.id, told)
+        return known.widened(told), version
+
+    def told(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length, str]:
+        """What the predictor itself says."""
         run = trajectory.run
         predictor = self.learned(run) if policy == "learned" else self.of(run)
         found = predictor.predict(_query(trajectory))
@@ -133,6 +146,8 @@ class Beliefs:
 
     def survives(self, trajectory: LiveTrajectory) -> None:
         """It took one more step: its siblings may be longer than the early finishers say."""
+        if known := self.calibrations.get(trajectory.run):
+            known.survives(trajectory.id, trajectory.output_tokens)
         if trajectory.group is None:
             return
         self.of(trajectory.run).survives(
@@ -143,6 +158,8 @@ class Beliefs:
         """It ended; a truncated one would have gone on."""
         if trajectory.output_tokens == 0:
             return
+        if known := self.calibrations.get(trajectory.run):
+            known.ended(trajectory.id, trajectory.output_tokens, truncated=truncated)
         if trajectory.group is not None:
             self.of(trajectory.run).observe(
                 trajectory.group,
