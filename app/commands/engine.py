@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +12,7 @@ import typer
 from heddle.app.commands import options
 
 if TYPE_CHECKING:
-    from heddle.controller.emulator.request import EngineConfig
+    from heddle.controller.emulator.request import EngineConfig, HostConfig
     from heddle.controller.emulator.truth import Truth, TruthParams
 
 TYPER = options.help_with(
@@ -18,6 +20,39 @@ TYPER = options.help_with(
     "heddle engine --system profiles/Qwen3-14B/v0001.json",
 )
 
+
+class HostWrite(StrEnum):
+    """When KV goes to the host."""
+
+    THROUGH = "write_through"
+    BACK = "write_back"
+
+
+KvTokens = Annotated[
+    int | None, typer.Option(help="KV room; else what the profile says fits.", min=64)
+]
+MaxRunning = Annotated[int | None, typer.Option(help="Requests that run at once.", min=1)]
+PreemptionThreshold = Annotated[
+    int | None, typer.Option(help="Preempt beyond that priority margin; else never.", min=0)
+]
+HicacheRatio = Annotated[
+    float | None,
+    typer.Option(
+        help="Keep KV on the host too, in so many times the GPU's room.",
+        min=0.0,
+        callback=options.finite,
+    ),
+]
+HicacheWrite = Annotated[
+    HostWrite, typer.Option(help="To the host at every insert, or when the GPU evicts.")
+]
+HicacheStorage = Annotated[
+    Path | None,
+    typer.Option(help="Folder that engines of one degree share below their hosts."),
+]
+OtlpEndpoint = Annotated[
+    str | None, typer.Option(help="Where its spans go, as http://127.0.0.1:4318; else none.")
+]
 LaunchDelay = Annotated[
     float,
     typer.Option(
@@ -37,20 +72,15 @@ def run(
     system: Annotated[
         str, typer.Option(help="GPU type, h100_sxm or h200_sxm, or a measured profile.")
     ] = "h100_sxm",
-    kv_tokens: Annotated[
-        int | None, typer.Option(help="KV room; else what the profile says fits.", min=64)
-    ] = None,
-    max_running: Annotated[
-        int | None, typer.Option(help="Requests that run at once.", min=1)
-    ] = None,
-    preemption_threshold: Annotated[
-        int | None, typer.Option(help="Preempt beyond that priority margin; else never.", min=0)
-    ] = None,
+    kv_tokens: KvTokens = None,
+    max_running: MaxRunning = None,
+    preemption_threshold: PreemptionThreshold = None,
+    hicache_ratio: HicacheRatio = None,
+    hicache_write_policy: HicacheWrite = HostWrite.THROUGH,
+    hicache_storage: HicacheStorage = None,
     seed: options.Seed = 0,
     launch_delay: LaunchDelay = 0.0,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(help="Where its spans go, as http://127.0.0.1:4318; else none.")
-    ] = None,
+    otlp_endpoint: OtlpEndpoint = None,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
@@ -71,12 +101,23 @@ def run(
         kv_tokens=kv_tokens,
         max_running=max_running or config.max_running,
         preemption_threshold=preemption_threshold,
+        host=_host(hicache_ratio, hicache_write_policy, hicache_storage),
     )
     clock = Clock(clock_origin_ns, clock_speed)
     serve(
         config, host=host, port=port, clock=clock, launch_s=launch_delay, truth=truth,
-        otlp_endpoint=otlp_endpoint,
+        otlp_endpoint=otlp_endpoint, storage=hicache_storage,
     )  # fmt: skip
+
+
+def _host(ratio: float | None, write: HostWrite, storage: Path | None) -> HostConfig | None:
+    """A storage without a ratio gets SGLang's usual host tier."""
+    from heddle.controller.emulator.request import HostConfig
+
+    if ratio is None and storage is None:
+        return None
+    usual = HostConfig(write="through" if write == HostWrite.THROUGH else "back")
+    return replace(usual, ratio=usual.ratio if ratio is None else ratio)
 
 
 def _config(

@@ -15,6 +15,7 @@ from heddle.controller.emulator.batch import CLIP_TOKENS, Batch, Live
 from heddle.controller.emulator.cache import PrefixCache
 from heddle.controller.emulator.request import EngineConfig
 from heddle.controller.emulator.span import SpanCache
+from heddle.controller.emulator.tiers import LOAD_LEAST_TOKENS, HostTier
 from heddle.controller.emulator.tree import Node
 
 # Share of the promised output set aside for each running request: 0.7, falling to 0.098 over 600
@@ -53,6 +54,12 @@ class Scheduler:
         self.full = False
         self.retracted = 0
         self.preempted = 0
+        self.loading_tokens = 0
+        """From the host, for the next prefill pass."""
+        self.host: HostTier | None = None
+        if config.host is not None:
+            below = SpanCache() if isinstance(cache, SpanCache) else PrefixCache()
+            self.host = HostTier(cache, below, config.host, capacity)
         self._preempts = config.preemption_threshold is not None
 
     @property
@@ -156,11 +163,15 @@ class Scheduler:
         live.node = self.cache.keep(live.node, ids, tokens, now_s)
         live.held = live.done = tokens
         self._disown(live)
+        if self.host is not None and self.host.through:
+            self.host.write(ids, tokens, now_s)
 
     def leave(self, live: Live, tokens: int, now_s: float) -> None:
         """Put its first `tokens` into the tree, where they may go: it is done."""
         ids: Any = live.ids if tokens <= live.size else live.tokens()
         self.cache.leave(live.node, ids, tokens, now_s)
+        if self.host is not None and self.host.through:
+            self.host.write(ids, tokens, now_s)
         live.node, live.held, live.done = None, 0, 0
         self._disown(live)
 
@@ -246,6 +257,8 @@ class Scheduler:
             cache.unlock(node)
             return 0
         live.node, live.held, live.done = node, held, held
+        loaded = 0 if self.host is None else self._load_back(live, self.host, now_s)
+        extend -= loaded
         new = extend if extend < room else room
         self.take(new)
         live.settled_private = new
@@ -255,5 +268,24 @@ class Scheduler:
         live.queue_s += now_s - live.queued_at_s
         live.entered_s = now_s
         if live.entry_s is None:
-            live.entry_s, live.cached = now_s, held
+            live.entry_s, live.cached, live.host_tokens = now_s, held + loaded, loaded
         return new
+
+    def _load_back(self, live: Live, host: HostTier, now_s: float) -> int:
+        """Tokens after its prefix on the GPU that come from the host, into the tree."""
+        ids: Any = live.ids
+        until = host.held(ids, live.size - 1, now_s)
+        loaded = until - live.held
+        if loaded < LOAD_LEAST_TOKENS:
+            return 0
+        live.node = self.cache.keep(live.node, ids, until, now_s)
+        live.held = live.done = until
+        self.take(0)
+        self.loading_tokens += loaded
+        return loaded
+
+    def flush(self) -> None:
+        """Forget every context, on the host too."""
+        self.cache.flush()
+        if self.host is not None:
+            self.host.flush()

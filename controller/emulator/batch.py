@@ -134,9 +134,9 @@ class Live:
 
     __slots__ = (
         "aborting", "arrival_s", "batch", "cached", "done", "end_at", "entered_s", "entry_s",
-        "held", "ids", "joined", "laps", "node", "order", "prefill_end_s", "prefilled_s",
-        "prompt_tokens", "queue_s", "queued_at_s", "request", "retractions", "salt", "sequence",
-        "settled_out", "settled_private", "since", "size", "stops", "target",
+        "held", "host_tokens", "ids", "joined", "laps", "node", "order", "prefill_end_s",
+        "prefilled_s", "prompt_tokens", "queue_s", "queued_at_s", "request", "retractions",
+        "salt", "sequence", "settled_out", "settled_private", "since", "size", "stops", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, target: int, now_s: float, sequence: int) -> None:
@@ -161,6 +161,7 @@ class Live:
         self.laps: tuple[Lap, ...] = ()
         self.settled_out = self.settled_private = self.done = self.held = self.retractions = 0
         self.cached: int | None = None
+        self.host_tokens = 0
         self.node: Node | None = None
         self.aborting = False
         self.batch: Batch | None = None

@@ -31,6 +31,14 @@ class PrefixCache(Tree[Ids]):
         rest = raw[held * _BYTES :]
         return held, self._leaf(node, rest[:_BYTES], rest, size, now_s)
 
+    def context_of(self, leaf: Node) -> tuple[Ids, int]:
+        """The ids from the root to its end."""
+        parts, node = list[bytes](), leaf
+        while node.parent is not None:
+            parts.append(node.what)
+            node = node.parent
+        return np.frombuffer(b"".join(reversed(parts)), dtype=np.int32), leaf.end
+
     def _match(self, raw: bytes, now_s: float) -> tuple[int, Node]:
         node, at = self.root, 0
         while at < len(raw):

@@ -73,6 +73,9 @@ class Engine:
         self._sequence += 1
         live = Live(request, target, now_s, self._sequence)
         self._live[request.rid] = live
+        self._enqueue(live, now_s)
+
+    def _enqueue(self, live: Live, now_s: float) -> None:
         self.scheduler.queue(live, now_s)
         if self.config.preemption_threshold is not None or not self.scheduler.full:
             self._cut(now_s)
@@ -154,7 +157,7 @@ class Engine:
             counts = f"running {len(self.scheduler.running)}, waiting {len(self.scheduler.waiting)}"
             sentence = f"Cache not flushed because there are pending requests ({counts})."
             raise EngineBusy(sentence)
-        self.scheduler.cache.flush()
+        self.scheduler.flush()
 
     def sleep(self, tags: set[str], now_s: float) -> float:
         """Release memory; returns the seconds it takes. Needs an idle engine; KV is lost."""
@@ -168,7 +171,7 @@ class Engine:
             raise EngineBusy(sentence)
         self.asleep |= tags
         if "kv_cache" in tags:
-            self.scheduler.cache.flush()
+            self.scheduler.flush()
         return 0.5
 
     def wake(self, tags: set[str], now_s: float) -> float:
@@ -193,7 +196,7 @@ class Engine:
         self._blocked_until_s = max(self._blocked_until_s, now_s + took_s)
         self.weight_version = version
         if not self.scheduler.running:
-            self.scheduler.cache.flush()
+            self.scheduler.flush()
         return took_s
 
     def slow_down(self, forward_sleep_s: float, now_s: float) -> None:
@@ -205,20 +208,9 @@ class Engine:
 
     def loads(self, now_s: float) -> Loads:
         self._run(now_s)
-        s = self.scheduler
-        half = 1 if s.chunked is not None and s.chunked.batch is None else 0
-        prefilling = self._pass.parts if isinstance(self._pass, PrefillPass) else []
-        return Loads(
-            running=len(s.running) + max(half, len(prefilling)),
-            waiting=len(s.waiting),
-            used_tokens=s.private_tokens + s.cache.held_tokens,
-            evictable_tokens=s.cache.evictable_tokens,
-            active_tokens=s.private_tokens + s.cache.locked_tokens,
-            capacity_tokens=s.capacity,
-            waiting_tokens=sum(live.size for live in s.waiting),
-            paused=self.paused is not None,
-            asleep=bool(self.asleep),
-        )
+        prefilling = self._pass.parts if isinstance(self._pass, PrefillPass) else ()
+        held = (self.paused is not None, bool(self.asleep))
+        return Loads.of(self.scheduler, len(prefilling), *held)
 
     def _check(self, request: Request) -> int:
         """Output tokens it may get, or the sentence SGLang refuses it with."""
@@ -278,12 +270,20 @@ class Engine:
         if parts:
             sizes = [part[1:] for part in parts]
             took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
+            if s.loading_tokens:
+                took_s = max(took_s, self._load_s())
             return PrefillPass(start_s, start_s + took_s, parts)
         if not len(s.running):
             s.ratio, s.full = RATIO_START, False
             return None
         s.make_room_to_decode(start_s)
         return self._decode(start_s)
+
+    def _load_s(self) -> float:
+        """Layer by layer beside the prefill: the longer of both is what is seen."""
+        tokens, self.scheduler.loading_tokens = self.scheduler.loading_tokens, 0
+        host = self.config.host
+        return tokens * self.truth.kv_bytes / host.load_bytes_per_s if host else 0.0
 
     def _decode(self, start_s: float) -> DecodePass:
         s = self.scheduler
@@ -384,6 +384,7 @@ class Engine:
                 output_tokens=live.settled_out,
                 prompt_tokens=live.prompt_tokens,
                 cached_tokens=cached,
+                host_tokens=live.host_tokens,
                 arrival_s=live.arrival_s,
                 queue_s=live.queue_s,
                 entry_s=live.entry_s,

@@ -12,6 +12,7 @@ import gc
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -21,7 +22,6 @@ import uvicorn
 from heddle.controller.clock import Clock
 from heddle.controller.emulator import replies, streams
 from heddle.controller.emulator.control import CONTROL, Answer
-from heddle.controller.emulator.engine import Engine
 from heddle.controller.emulator.errors import EngineError, PortInUse
 from heddle.controller.emulator.parse import (
     Body,
@@ -32,6 +32,8 @@ from heddle.controller.emulator.parse import (
 )
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.runner import Runner
+from heddle.controller.emulator.stored import make_engine
+from heddle.controller.emulator.tiers import FolderStorage
 from heddle.controller.emulator.tracing import EngineSpans
 from heddle.controller.emulator.truth import Truth
 
@@ -55,9 +57,11 @@ class EngineApp:
         port: int = 0,
         truth: Truth | None = None,
         otlp_endpoint: str | None = None,
+        storage: Path | None = None,
     ) -> None:
+        below = FolderStorage(storage, config.model, config.degree) if storage else None
         spans = EngineSpans.to(otlp_endpoint, config, clock.origin_ns) if otlp_endpoint else None
-        self.runner = Runner(Engine(config, truth), clock, port, spans)
+        self.runner = Runner(make_engine(config, truth, storage=below), clock, port, spans)
         self.config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,6 +156,7 @@ def serve(
     launch_s: float = 0.0,
     truth: Truth | None = None,
     otlp_endpoint: str | None = None,
+    storage: Path | None = None,
 ) -> None:
     """Serve one engine until it is told to stop; a port in use raises PortInUse.
 
@@ -160,7 +165,7 @@ def serve(
     time.sleep(max(0.0, (clock or Clock()).wall_s(launch_s)))
     listener = bind(host, port)
     port = listener.getsockname()[1]
-    app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint)
+    app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint, storage)
     # What exists now lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heddle.controller.emulator.admission import Scheduler
+
 
 @dataclass(slots=True)
 class Counters:
@@ -32,3 +34,19 @@ class Loads:
     waiting_tokens: int
     paused: bool
     asleep: bool
+
+    @classmethod
+    def of(cls, s: Scheduler, prefilling: int, paused: bool, asleep: bool) -> Loads:  # noqa: FBT001
+        """Of a queue and a batch, and of so many requests that are prefilled now."""
+        half = 1 if s.chunked is not None and s.chunked.batch is None else 0
+        return cls(
+            running=len(s.running) + max(half, prefilling),
+            waiting=len(s.waiting),
+            used_tokens=s.private_tokens + s.cache.held_tokens,
+            evictable_tokens=s.cache.evictable_tokens,
+            active_tokens=s.private_tokens + s.cache.locked_tokens,
+            capacity_tokens=s.capacity,
+            waiting_tokens=sum(live.size for live in s.waiting),
+            paused=paused,
+            asleep=asleep,
+        )

@@ -13,6 +13,8 @@ from heddle.controller.emulator.control import TAGS
 from heddle.controller.emulator.engine import Engine, PauseMode
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.span import Span
+from heddle.controller.emulator.stored import make_engine
+from heddle.controller.emulator.tiers import Storage
 from heddle.controller.emulator.truth import Truth
 from heddle.controller.emulator.virtual import VirtualLoop
 from heddle.controller.errors import EngineLost
@@ -33,6 +35,7 @@ class VirtualEngine:
         config: EngineConfig,
         truth: Truth,
         context_of: Callable[[bytes], Span],
+        storage: Storage | None = None,
     ) -> None:
         self.url = url
         self.config = config
@@ -41,6 +44,7 @@ class VirtualEngine:
         self._loop = loop
         self._truth = truth
         self._context_of = context_of
+        self._storage = storage
         self._waiting: dict[str, Then] = {}
         self._armed_s = inf
         self._down_s = 0.0
@@ -120,7 +124,7 @@ class VirtualEngine:
         then()
 
     def _fresh(self) -> Engine:
-        engine = Engine(self.config, self._truth, spans=True)
+        engine = make_engine(self.config, self._truth, storage=self._storage, spans=True)
         engine.passes = self.passes
         engine.slow_s = self._slow_s
         return engine

@@ -13,6 +13,7 @@ from heddle.controller.emulator.engine import Engine
 from heddle.controller.emulator.loads import Loads
 from heddle.controller.emulator.parse import text_of
 from heddle.controller.emulator.request import Finished, Request
+from heddle.controller.emulator.stored import StoredEngine
 
 VERSION: Final = "0.5.23"
 Stamp = Callable[[float], float]
@@ -30,7 +31,10 @@ def meta_info(done: Finished, stamp: Stamp) -> dict[str, Any]:
         "prompt_tokens": done.prompt_tokens,
         "completion_tokens": completion,
         "cached_tokens": done.cached_tokens,
-        "cached_tokens_details": {"device": done.cached_tokens, "host": 0},
+        "cached_tokens_details": {
+            "device": done.cached_tokens - done.host_tokens,
+            "host": done.host_tokens,
+        },
         "reasoning_tokens": 0,
         "weight_version": done.weight_version,
         "num_retractions": done.retractions,
@@ -156,6 +160,10 @@ def server_info(engine: Engine, port: int, lag_s: float = 0.0) -> dict[str, Any]
         "priority_scheduling_preemption_threshold": config.preemption_threshold,
         "retraction_policy": config.retraction_policy,
         "schedule_policy": config.schedule_policy,
+        "enable_hierarchical_cache": config.host is not None,
+        "hicache_ratio": config.host.ratio if config.host else None,
+        "hicache_write_policy": f"write_{config.host.write}" if config.host else None,
+        "hicache_storage_backend": "file" if isinstance(engine, StoredEngine) else None,
         "radix_eviction_policy": "lru",
         "chunked_prefill_size": config.chunk_tokens,
         "context_length": config.context_tokens,
@@ -210,6 +218,9 @@ def metrics(engine: Engine, now_s: float, since_s: float = 0.0) -> str:
         "decode_sum_seq_lens": sum(x.kv_tokens for x in s.running),
         "new_token_ratio": s.ratio,
     }
+    if s.host is not None:
+        gauges["hicache_host_used_tokens"] = s.host.used_tokens
+        gauges["hicache_host_total_tokens"] = s.host.capacity
     totals = {
         "prompt_tokens_total": count.prompt_tokens + count.cached_tokens,
         "generation_tokens_total": count.generated_tokens,

@@ -28,6 +28,19 @@ MEAN_FREE_TOKENS: Final = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfig:
+    """HiCache: KV on the host, `ratio` times the GPU's room."""
+
+    ratio: float = 2.0
+    write: Literal["through", "back"] = "through"
+    """At every insert, or when the GPU evicts."""
+    load_bytes_per_s: float = 40e9
+    """Of one GPU's PCIe link."""
+    storage_bytes_per_s: float = 2e9
+    """Each GPU reads its own share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """One emulated engine; defaults are SGLang 0.5.23's where it has the setting."""
 
@@ -48,6 +61,8 @@ class EngineConfig:
     """None: ordering only (--disable-priority-preemption), as Heddle deploys engines."""
     retraction_policy: Literal["length", "priority"] = "length"
     truth: TruthParams = field(default_factory=TruthParams)
+    host: HostConfig | None = None
+    """None: what the GPU evicts is gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +96,8 @@ class Finished:
     output_tokens: int
     prompt_tokens: int
     cached_tokens: int
+    host_tokens: int
+    """Of these, loaded from the host."""
     arrival_s: float
     queue_s: float
     entry_s: float | None

@@ -32,6 +32,8 @@ from heddle.controller.emulator.records import (
     WorkerRecord,
 )
 from heddle.controller.emulator.request import EngineConfig
+from heddle.controller.emulator.span import SpanCache
+from heddle.controller.emulator.tiers import TreeStorage
 from heddle.controller.emulator.truth import TruthParams, load_truth, truth_hash
 from heddle.controller.emulator.virtual import VirtualClock, VirtualLoop
 from heddle.controller.emulator.workload import TrajectorySpec, workload_hash
@@ -88,6 +90,8 @@ class Setup:
     """What the planner believes of the engines; None: the shipped profile."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Settings of every engine; system, model, degree, name and truth seed are set here."""
+    storage: bool = False
+    """Whether engines of one degree share a storage below their host tiers (`engine.host`)."""
     slow_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds each iteration of that worker takes longer, unknown to the planner."""
     arrivals_s: Sequence[float] | None = None
@@ -109,6 +113,7 @@ class Virtual:
         self.loop = VirtualLoop(SPEED)
         self.players = Players(self.loop, workload, RUN, "r0")
         self.engines: dict[str, VirtualEngine] = {}
+        self._storages: dict[int, TreeStorage] = {}
         self.can_reallocate = setup.layout is None
         self.result = RolloutResult(
             switches=switches,
@@ -232,7 +237,11 @@ class Virtual:
             truth=replace(self._params, seed=self._params.seed * 1009 + index),
         )
         truth = load_truth(config.system, config.model, degree, config.truth)
-        engine = VirtualEngine(self.loop, url, config, truth, self.players.context_of)
+        storage = self._storages.setdefault(degree, TreeStorage(SpanCache()))
+        engine = VirtualEngine(
+            self.loop, url, config, truth, self.players.context_of,
+            storage if self.setup.storage else None,
+        )  # fmt: skip
         engine.slow_down(self.setup.slow_s.get(worker_id, 0.0))
         self.engines[url] = engine
         capacity = engine.engine.scheduler.capacity
@@ -330,5 +339,7 @@ def _fleet_hash(engine: EngineConfig, params: TruthParams, result: RolloutResult
     """12 hex digits of the sweeps, the truth's parameters and the engines' settings."""
     degrees = sorted({worker.degree for worker in result.workers})
     said = [truth_hash(load_truth(result.system, result.model, d, params)) for d in degrees]
-    kept = replace(engine, system=result.system, model=result.model, truth=params)
-    return blake2b(repr((said, astuple(kept))).encode(), digest_size=6).hexdigest()
+    kept = astuple(replace(engine, system=result.system, model=result.model, truth=params))
+    # Without a host tier nothing is said of it, so that older hashes stay.
+    kept = kept[:-1] if engine.host is None else kept
+    return blake2b(repr((said, kept)).encode(), digest_size=6).hexdigest()

@@ -82,6 +82,10 @@ class SpanCache(Tree[Span]):
         self._ends[branch] = leaf
         return held, leaf
 
+    def context_of(self, leaf: Node) -> tuple[Span, int]:
+        """The span that was put there last."""
+        return leaf.what, leaf.end
+
     def flush(self) -> None:
         super().flush()
         self._ends.clear()

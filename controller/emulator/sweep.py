@@ -44,6 +44,11 @@ class MeasuredTruth(Truth):
         return int(self.sweep["kv_tokens"])
 
     @property
+    def kv_bytes(self) -> float:
+        """Nothing measures it: what comes from the host then takes no time."""
+        return float(self.sweep.get("kv_bytes_per_token", 0.0)) / self.degree
+
+    @property
     def weight_bytes(self) -> int:
         return int(self.sweep["weight_bytes"])
 

@@ -123,10 +123,9 @@ class EngineSpans:
 
 def stages(done: Finished) -> Iterator[tuple[str, float, float]]:
     """(stage, start_s, end_s) in order, once more after each retraction; none of no length."""
-    for queued_s, entered_s, prefilled_s, until_s in done.laps:
-        edges = (queued_s, entered_s, prefilled_s, until_s)
-        at_s = queued_s
-        for stage, edge_s in zip(STAGES, edges[1:], strict=True):
+    at_s = done.arrival_s
+    for _, entered_s, prefilled_s, until_s in done.laps:
+        for stage, edge_s in zip(STAGES, (entered_s, prefilled_s, until_s), strict=True):
             end_s = until_s if edge_s is None else edge_s
             if end_s > at_s:
                 yield stage, at_s, end_s

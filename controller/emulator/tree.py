@@ -7,7 +7,7 @@ running request holds is locked. Counts tokens; how two edges compare is the cac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -56,6 +56,8 @@ class Tree(ABC, Generic[Context]):
         self.locked_tokens = 0
         self.evictable_tokens = 0
         self.evicted_tokens = 0
+        self.dropping: Callable[[Any, Node], None] | None = None
+        """Told of each leaf before it leaves."""
 
     @property
     def held_tokens(self) -> int:
@@ -68,6 +70,10 @@ class Tree(ABC, Generic[Context]):
     @abstractmethod
     def _put(self, context: Context, size: int, now_s: float) -> tuple[int, Node]:
         """Put in its first `size` tokens: how many were in, where they end; queue a new leaf."""
+
+    @abstractmethod
+    def context_of(self, leaf: Node) -> tuple[Context, int]:
+        """A context that passes through that edge, and where the edge ends in it."""
 
     def insert(self, context: Context, size: int, now_s: float) -> tuple[int, Node]:
         """Hold its first `size` tokens; returns how many were held already and where they end."""
@@ -133,6 +139,8 @@ class Tree(ABC, Generic[Context]):
                 self._queue(leaf)
                 continue
             gone += leaf.end - leaf.start
+            if self.dropping is not None:
+                self.dropping(self, leaf)
             self._drop(leaf)
         self.evictable_tokens -= gone
         self.evicted_tokens += gone

@@ -79,6 +79,11 @@ class Truth:
         return int(entry["kv_capacity_tokens"])
 
     @property
+    def kv_bytes(self) -> float:
+        """Of one token on one GPU."""
+        return _document(self.system)["models"][self.model]["kv_bytes_per_token"] / self.degree
+
+    @property
     def weight_bytes(self) -> int:
         return int(_document(self.system)["models"][self.model]["weight_bytes"])
 
