@@ -53,6 +53,9 @@ class _Counted(SpanExporter):
         self._ended = False
         self.queued = 0
         self.dropped = 0
+        self.told = 0
+        """Of those dropped, how many the collector knows of."""
+        self.report: Callable[[int], bytes | None] = _nothing
 
     def admit(self) -> bool:
         """Whether one more span fits the queue; if not it counts as dropped."""
@@ -71,8 +74,12 @@ class _Counted(SpanExporter):
         """Send one batch; a refused batch counts as dropped."""
         taken = False
         try:
-            bodies = (cast("_Encoded", span).body for span in spans)
-            taken = self._sender.send(self._envelope.request(bodies))
+            dropped = self.dropped
+            bodies = [cast("_Encoded", span).body for span in spans]
+            # What was lost is told with what is sent next, since it says so itself no more.
+            told = self.report(dropped) if dropped > self.told else None
+            taken = self._sender.send(self._envelope.request(bodies + ([told] if told else [])))
+            self.told = dropped if taken and told else self.told
         finally:
             with self._lock:
                 self.queued -= len(spans)
@@ -116,6 +123,10 @@ class Emitter:
             schedule_delay_millis=DELAY_MS,
         )
         self._closed = False
+        self._run: str | None = None
+        self._latest_ns = 0
+        self._name = f"{service}/{name}"
+        self._sender.report = self._report
         # A script that ends without close() keeps its last spans; a dead Emitter is not held alive.
         atexit.register(_send_the_rest, weakref.ref(self))
 
@@ -141,6 +152,8 @@ class Emitter:
             body = span_bytes(
                 name, trace_id, span_id, parent_span_id, start_ns, end_ns, attributes, error
             )
+            self._run = attributes.get("heddle.run.id") or self._run
+            self._latest_ns = max(self._latest_ns, end_ns)
             if self._closed:
                 self._sender.lose()
             elif self._sender.admit():
@@ -174,6 +187,21 @@ class Emitter:
             attributes={**attributes, **marker},
         )
 
+    def _report(self, dropped: int) -> bytes | None:
+        """What this sender lost so far, as a span of the run it sends for; None before any."""
+        if self._run is None:
+            return None
+        # In the time its spans speak of: an emulated fleet's is not the machine's.
+        at_ns = self._latest_ns
+        said = {
+            "gen_ai.operation.name": c.SENDER,
+            "heddle.run.id": self._run,
+            "heddle.sender.dropped": dropped,
+        }
+        trace = ids.trace_id(self._run, f"sender/{self._name}")
+        span = ids.span_id(self._run, "sender", self._name, dropped)
+        return span_bytes(c.SENDER, trace, span, None, at_ns, at_ns, said, None)
+
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until all that was emitted so far has been sent or lost; False when time ran out."""
         return _within(timeout_s, self._processor.force_flush)
@@ -193,6 +221,10 @@ class Emitter:
         if not self._closed:
             self._closed = True
             self._processor.shutdown()
+
+
+def _nothing(dropped: int) -> None:
+    _ = dropped
 
 
 def _send_the_rest(emitter: weakref.ref[Emitter]) -> None:

@@ -33,13 +33,15 @@ RULES: Final[dict[str, Rule]] = {
     "tool-bound": waiting.tool_bound,
     "waiting-for-service": waiting.waiting_for_service,
     "clients-wait": waiting.clients_wait,
+    "client-bound": waiting.client_bound,
     "invalid-tool-loop": waiting.invalid_tool_loop,
     "gather-timeout": starving.gather_timeout,
     "slow-start": starving.slow_start,
 }
 _STARVING: Final = ("crowded-worker", "sticky-imbalance", "degree-too-low", "one-straggler")
 SILENCES: Final[dict[str, tuple[str, ...]]] = {
-    "dropped-spans": ("telemetry-gaps", "clients-wait", *_STARVING),
+    "dropped-spans": ("telemetry-gaps", "clients-wait", "client-bound", *_STARVING),
+    "clients-wait": ("client-bound",),
     "dead-engine": ("waiting-for-service", "cache-lost", *_STARVING),
     "sync-blocked": ("weight-sync", *_STARVING),
     "slow-engine": ("waiting-for-service", *_STARVING),

@@ -56,6 +56,10 @@ CLIENTS_WAIT: Final = _t(
     "CLIENTS_WAIT", 0.2, _GPU,
     "orchestrator: trajectories live, no tool, and no request at the engine (prime-rl#3211)",
 )  # fmt: skip
+CLIENT_BOUND: Final = _t(
+    "CLIENT_BOUND", 0.25, "of the trajectories' time",
+    "orchestrator: between steps, in no tool and at no engine (hermes-agent#64172: 1 s sleeps)",
+)  # fmt: skip
 WAITING: Final = _t("WAITING", 0.4, "of the trajectories' time", "held or queued")
 QUEUED_IDLE: Final = _t("QUEUED_IDLE", 0.1, _GPU, "nothing ran while a request waited")
 UNKNOWN: Final = _t("UNKNOWN", 0.1, _GPU, "not covered by telemetry")

@@ -54,6 +54,21 @@ def clients_wait(case: Case) -> Finding | None:
     return finding("clients-wait", lost, title, "blame?by=trajectory", knob)
 
 
+def client_bound(case: Case) -> Finding | None:
+    """Trajectories spend their time in the client between steps, whether GPUs idle or not."""
+    share = case.part_shares().get("orchestrator", 0.0)
+    if share < t.CLIENT_BOUND:
+        return None
+    steps = max(case.signals.steps, 1)
+    each_s = int(case.parts["orchestrator_ns"].sum()) / steps / 1e9
+    title = (
+        f"trajectories spent {share:.0%} of their time between steps, in no tool and at no "
+        f"engine: {each_s:,.2f} s a step in the client or the controller"
+    )
+    knob = "the agent loop: tokenisation, parsing and reward off its event loop, no fixed sleeps"
+    return finding("client-bound", share, title, "decomposition?by=rollout", knob)
+
+
 def invalid_tool_loop(case: Case) -> Finding | None:
     """A trajectory calls a tool that fails again and again."""
     loop = case.signals.loop

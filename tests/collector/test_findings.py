@@ -176,6 +176,18 @@ def proxy_stall() -> Case:
     return case([*steps, *(step(f"t{w}", w, 600, 0, 0, 10, 380, index=1) for w in range(4))])
 
 
+def slow_client() -> Case:
+    """Somebody always decodes, and each trajectory is 100 of 250 in its agent between two steps."""
+    return case(
+        [
+            step(f"t{w}{k}", w, 62 * k + 250 * i, 0, 0, 10, 140, index=i)
+            for w in range(4)
+            for k in range(4)
+            for i in range(4 if k == 0 else 3)
+        ]
+    )
+
+
 def tool_loop() -> Case:
     tools = [
         {"trajectory_id": "t00", "tool_name": "python", "start_ns": 100 + k, "end_ns": 101 + k,
@@ -197,6 +209,7 @@ PLANTED = {
     "sticky-imbalance": sticky,
     "dropped-spans": holes,
     "clients-wait": proxy_stall,
+    "client-bound": slow_client,
     "invalid-tool-loop": tool_loop,
     "slow-start": late_start,
     "sync-blocked": lambda: case(
