@@ -20,12 +20,12 @@ from heddle.app.replay import Cell, generated, play
 MODELS: Final = {"Qwen3-8B": 1, "Qwen3-14B": 1, "Qwen3-32B": 2}
 """The paper's degree for its baselines."""
 WORKLOADS: Final = ("coding", "search", "math")
-DEGREES: Final = (2, 4, 8)
+DEGREES: Final = (4, 8)
 """Of which B is the best in hindsight, beside the paper's."""
 SIGMAS: Final = (0.0, 0.3, 0.6, 1.0)
 SAMPLES: Final = 16
-DENSITY: Final = 100
-"""Trajectories for each of the baselines' workers."""
+DENSITY: Final = 50
+"""Trajectories for each of the baselines' workers; the paper has 100."""
 CORES: Final = 2
 STICKY: Final = "verl/allocation=fixed-{}"
 SLIME: Final = "slime/allocation=fixed-{}"
