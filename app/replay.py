@@ -18,12 +18,14 @@ from heddle.app.errors import fail
 from heddle.app.replay_beliefs import beliefs_of, biased, foreseen, perturbed
 from heddle.app.rollouts import bounds_s
 from heddle.controller.core.policies import changed, preset_switches
-from heddle.controller.core.types import CoreError, Switches
+from heddle.controller.core.types import CoreError, Latency, Switches
 from heddle.controller.emulator.records import RolloutResult
 from heddle.controller.emulator.rollout import RUN, Setup, run_rollout
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec, generate
 from heddle.controller.laws import laws
 
+CUT_NAMED: Final = 20
+"""Trajectories named of those that a barrier cuts, the longest first."""
 TAIL: Final = 0.9
 """The tail begins when this share of the trajectories has finished."""
 
@@ -47,6 +49,12 @@ class Cell:
     """Whether every other belief is off too: latency law, KV room, task rates (see `perturbed`)."""
     slow_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds by which each iteration of a worker is longer, unknown to the planner."""
+    first: int | None = None
+    """The rollout ends when so many have finished; the rest is carried over."""
+    cutoff_s: float | None = None
+    """The rollout ends then, whoever still runs."""
+    arrivals_s: float = 0.0
+    """Trajectories arrive evenly over so many seconds; 0: all at once."""
 
 
 def generated(workload: str, *, seed: int, groups: int, samples: int = 16, **fleet: Any) -> Cell:
@@ -87,13 +95,42 @@ def play(cell: Cell, policy: str) -> dict[str, Any]:
         beliefs=beliefs,
         laws=known,
         slow_s=cell.slow_s,
+        first=cell.first,
+        cutoff_s=cell.cutoff_s,
+        arrivals_s=_arrivals_s(len(cell.now), cell.arrivals_s),
     )
     result = run_rollout(cell.now, switches=switches_of(policy), setup=setup)
     bounds = bounds_s(cell.now, cell.system, cell.model, cell.gpus)
-    return {"cell": cell.name, "seed": cell.seed, "policy": policy, **_row(result, bounds)}
+    named = {"cell": cell.name, "seed": cell.seed, "policy": policy, "gpus": cell.gpus}
+    new_tokens = sum(step.observation_tokens for one in cell.now for step in one.steps)
+    return {**named, **_row(result, bounds, new_tokens), **_barrier(result)}
 
 
-def _row(result: RolloutResult, bounds: dict[str, float]) -> dict[str, Any]:
+def _arrivals_s(trajectories: int, over_s: float) -> list[float] | None:
+    if over_s <= 0:
+        return None
+    return [over_s * i / trajectories for i in range(trajectories)]
+
+
+def _barrier(result: RolloutResult) -> dict[str, Any]:
+    """Who had not finished when the rollout ended, and the tokens that they carry over.
+
+    Carried tokens are those of finished steps: what the next weights did not write.
+    """
+    cut = [t for t in result.trajectories if t.end_s is None]
+    made = sum(t.output_tokens for t in result.trajectories)
+    carried = sum(t.output_tokens for t in cut)
+    longest = sorted(cut, key=lambda t: -t.output_tokens)
+    return {
+        "cut": len(cut),
+        "carried_tokens": carried,
+        "stale_share": carried / made if made else 0.0,
+        "cut_longest": [t.trajectory_id for t in longest[:CUT_NAMED]],
+    }
+
+
+def _row(result: RolloutResult, bounds: dict[str, float], new_tokens: int) -> dict[str, Any]:
+    known = laws(result.system, result.model)
     degrees = {w.worker_id: w.degree for w in result.workers}
     spent = {"prefill": 0.0, "decode": 0.0}
     for one in result.passes:
@@ -105,7 +142,10 @@ def _row(result: RolloutResult, bounds: dict[str, float]) -> dict[str, Any]:
         "makespan_s": result.makespan_s,
         "predicted_s": result.predicted_makespan_s,
         "bound_s": max(bounds.values()),
+        "bounds_s": bounds,
         "tail_s": result.makespan_s - ends[int(TAIL * (len(ends) - 1))] if ends else None,
+        "tail_start_s": ends[int(TAIL * (len(ends) - 1))] if ends else None,
+        "decode_slow_down": _slow_down(result, degrees, known),
         "layout": "+".join(map(str, result.layout)),
         **{f"{state}_gpu_s": seconds for state, seconds in spent.items()},
         "idle_gpu_s": result.gpu_s - sum(spent.values()),
@@ -113,12 +153,27 @@ def _row(result: RolloutResult, bounds: dict[str, float]) -> dict[str, Any]:
         "exposed_s": sum(m.exposed_s for m in result.moves),
         "held_s": sum(t.held_s for t in result.trajectories),
         "prefilled_tokens": computed,
+        "reprefilled_tokens": max(computed - new_tokens, 0),
         "retractions": sum(t.retractions for t in result.trajectories),
         "failures": result.failures,
         "cpu_s": result.cpu_s,
         "workload_hash": result.workload_hash,
         "truth_hash": result.truth_hash,
     }
+
+
+def _slow_down(
+    result: RolloutResult, degrees: Mapping[str, int], known: Mapping[int, Latency]
+) -> float | None:
+    """Decode time over what the same tokens would have taken alone on their engines."""
+    alone_s = taken_s = 0.0
+    for step in result.steps:
+        law = known.get(degrees.get(step.worker_id, 0))
+        if law is not None:
+            context = step.input_tokens + step.output_tokens / 2
+            alone_s += step.output_tokens * (law.a_s + law.b_s + law.c_s * context)
+            taken_s += step.decode_s
+    return taken_s / alone_s if alone_s else None
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,6 +188,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "policy": policy,
                 "cells": len(mine),
                 "makespan_s": median(row["makespan_s"] for row in mine),
+                "tail_s": _median(mine, "tail_s"),
                 "speed_up": median(ratios),
                 "least": ratios[0],
                 "most": ratios[-1],
@@ -140,11 +196,19 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "off_plan": _off_plan(mine),
                 "moves": median(row["moves"] for row in mine),
                 "held_s": median(row["held_s"] for row in mine),
-                "prefilled_tokens": median(row["prefilled_tokens"] for row in mine),
+                "reprefilled_tokens": _median(mine, "reprefilled_tokens"),
+                "decode_slow_down": _median(mine, "decode_slow_down"),
                 "idle_gpu_s": median(row["idle_gpu_s"] for row in mine),
+                "cut": _median(mine, "cut"),
+                "carried_tokens": _median(mine, "carried_tokens"),
             }
         )
     return told
+
+
+def _median(rows: Sequence[dict[str, Any]], key: str) -> float | None:
+    known = [row[key] for row in rows if row.get(key) is not None]
+    return median(known) if known else None
 
 
 def _off_plan(rows: Sequence[dict[str, Any]]) -> float | None:

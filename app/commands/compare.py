@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,16 @@ def compare(
     """Play every cell under every policy and print the medians, the first policy as base."""
     for policy in policies:
         switches_of(policy)
-    cells = _cells(source, asked)
-    rows: list[dict[str, Any]] = []
-    with show.counter("paired replay", "rollouts") as done:
-        for cell in cells:
-            for policy in policies:
-                rows.append(play(cell, policy))
-                done(len(rows))
+    fleets = asked["gpus"]
+    jobs = [
+        (cell, policy)
+        for gpus in fleets
+        for cell in _cells(source, {**asked, "gpus": gpus})
+        for policy in policies
+    ]
+    rows = _played(jobs, asked["workers"])
+    if len(fleets) > 1:
+        rows = [{**row, "policy": f"{row['policy']} on {row['gpus']}"} for row in rows]
     told = summary(rows)
     if json:
         show.as_json({"summary": told, "rows": rows})
@@ -36,8 +42,52 @@ def compare(
     )
 
 
+def _played(jobs: Sequence[tuple[Cell, str]], workers: int) -> list[dict[str, Any]]:
+    """Rows in the order of the jobs; each is a process of its own where there are several."""
+    rows: list[dict[str, Any]] = []
+    with show.counter("paired replay", "rollouts") as done:
+        if workers == 1:
+            for cell, policy in jobs:
+                rows.append(play(cell, policy))
+                done(len(rows))
+            return rows
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            for row in pool.map(play, *zip(*jobs, strict=True)):
+                rows.append(row)
+                done(len(rows))
+    return rows
+
+
+def fleets_of(spelled: str | None) -> list[int]:
+    """`--gpus 32,64,128`: fleets to compare."""
+    try:
+        fleets = [int(part) for part in (spelled or "8").split(",")]
+    except ValueError:
+        fleets = []
+    if not fleets or min(fleets) < 1:
+        fail(f"--gpus expects whole numbers from 1 up, as 64 or 32,64,128; got {spelled!r}")
+    return fleets
+
+
+def barrier_of(spelled: str) -> dict[str, Any]:
+    """`all`, `first:N` or `cutoff:SECONDS`, as fields of a cell."""
+    kind, _, value = spelled.partition(":")
+    try:
+        if kind == "all" and not value:
+            return {}
+        if kind == "first" and int(value) >= 1:
+            return {"first": int(value)}
+        if kind == "cutoff" and 0 < float(value) < math.inf:
+            return {"cutoff_s": float(value)}
+    except ValueError:
+        pass
+    fail(f"--barrier expects all, first:N or cutoff:SECONDS; got {spelled!r}")
+
+
 def _cells(source: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Cell]:
-    fleet = {name: asked[name] for name in ("gpus", "model", "error")}
+    fleet = {name: asked[name] for name in ("gpus", "model", "error", "arrivals_s")}
+    fleet |= barrier_of(asked["barrier"])
     seeds = range(asked["seed"], asked["seed"] + asked["seeds"])
     specs = None
     if source["file"] is not None:

@@ -23,6 +23,7 @@ TYPER = options.help_with(
     "heddle replay --policies verl,heddle,heddle/migration=off --workload coding --seeds 3",
     "heddle replay traces.parquet --controller http://gpu1:8600 --vocabulary 151000",
     "heddle replay --policies verl,heddle --rollout run-1/3 --error 0.6",
+    "heddle replay --policies heddle --gpus 8,16,32 --barrier first:200 --workers 2",
 )
 SPEED: Final = 100.0
 """Of the embedded fleet: recorded tool waits add up to hours, and nobody watches a replay."""
@@ -39,6 +40,18 @@ Error = Annotated[
     typer.Option(
         help="Lengths foreseen with this log-error; 0: known.", min=0, callback=options.finite
     ),
+]
+Barrier = Annotated[
+    str, typer.Option(help="When a compared rollout ends: all, first:N or cutoff:SECONDS.")
+]
+Arrivals = Annotated[
+    float,
+    typer.Option(
+        help="Compared trajectories arrive over so many seconds.", min=0, callback=options.finite
+    ),
+]
+GpusList = Annotated[
+    str | None, typer.Option(help="GPUs of the fleet; several to compare fleets: 32,64,128.")
 ]
 MaxContext = Annotated[int | None, typer.Option(help="Cut contexts to so many tokens.", min=1)]
 MaxToolWait = Annotated[
@@ -65,7 +78,10 @@ def run(
     vocabulary: Vocabulary = 32_000,
     seed: options.Seed = 0,
     speed: options.Speed = None,
-    gpus: options.Gpus = None,
+    barrier: Barrier = "all",
+    arrivals: Arrivals = 0.0,
+    workers: Annotated[int, typer.Option(help="Processes that compare.", min=1)] = 1,
+    gpus: GpusList = None,
     model: options.Model = None,
     data: options.Data = None,
     controller: options.Controller = None,
@@ -82,17 +98,20 @@ def run(
     the file afterwards; exit code 1 says that they differ. Where this machine ran behind (host lag
     above 10 % of the trajectories' time), the figures do not count, and it is said.
     """
-    if policies is not None:
-        from heddle.app.commands.compare import compare
+    from heddle.app.commands.compare import compare, fleets_of
 
+    fleets = fleets_of(gpus)
+    if policies is not None:
         model = model or "Qwen3-14B"
         checks.profile("h100_sxm", model)
-        fleet = {"gpus": gpus or 8, "model": model, "error": error}
+        fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers}
+        fleet |= {"barrier": barrier, "arrivals_s": arrivals}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
         first = {"seed": seed, "seeds": seeds, "collector": collector}
         compare(policies.split(","), source, {**fleet, **first}, json=json)
         return
-    flags = {"data": data, "fleet.gpus": gpus, "fleet.model": model, "token_file": token_file}
+    one = fleets[0] if gpus is not None else None
+    flags = {"data": data, "fleet.gpus": one, "fleet.model": model, "token_file": token_file}
     there = {"controller": controller, "collector": collector, "otlp": otlp}
     pace = {"fleet.speed": speed, "fleet.seed": seed}
     cuts = (limit, max_context, max_tool_wait, seed)

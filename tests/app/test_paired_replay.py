@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 
+from heddle.app.commands.compare import barrier_of, compare, fleets_of
 from heddle.app.errors import AppError
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
-from heddle.app.replay_beliefs import foreseen, seen_of
+from heddle.app.replay_beliefs import foreseen, perturbed, seen_of
 from heddle.controller.emulator.workload import generate
+from heddle.controller.laws import laws
 
 SMALL = generated("demo", seed=1, groups=2, samples=4, gpus=2)
 
@@ -86,3 +91,48 @@ def test_an_unknown_policy_is_refused_with_a_sentence(spelled):
 def test_changes_of_a_preset_are_its_switches():
     assert switches_of("verl/allocation=fixed-4").allocation == "fixed-4"
     assert isinstance(SMALL, Cell)
+
+
+def test_a_barrier_cuts_whoever_has_not_finished_and_carries_their_tokens():
+    whole = play(SMALL, "heddle")
+    early = play(replace(SMALL, first=5), "heddle")
+    assert (whole["cut"], whole["carried_tokens"], whole["stale_share"]) == (0, 0, 0.0)
+    assert (early["cut"], len(early["cut_longest"])) == (3, 3)
+    assert early["makespan_s"] < whole["makespan_s"]
+    assert 0 < early["stale_share"] < 1
+    half = play(replace(SMALL, cutoff_s=whole["makespan_s"] / 2), "heddle")
+    assert half["makespan_s"] == pytest.approx(whole["makespan_s"] / 2)
+    assert half["cut"] > 0
+
+
+def test_arrivals_over_longer_than_the_rollout_end_after_the_last_one_came():
+    spread = play(replace(SMALL, arrivals_s=2_000.0), "heddle")
+    assert spread["makespan_s"] > 2_000.0 * 7 / 8
+
+
+def test_more_gpus_are_a_row_of_their_own_against_the_first(capsys):
+    source = {"file": None, "rollout": None, "workload": "demo", "groups": 1}
+    asked = {
+        "gpus": fleets_of("2,4"), "model": "Qwen3-14B", "error": None, "workers": 1,
+        "barrier": "all", "arrivals_s": 0.0, "seed": 0, "seeds": 1, "collector": None,
+    }  # fmt: skip
+    compare(["verl"], source, asked, json=True)
+    told = json.loads(capsys.readouterr().out)["summary"]
+    assert [row["policy"] for row in told] == ["verl on 2", "verl on 4"]
+    assert told[1]["speed_up"] > 1.0
+
+
+@pytest.mark.parametrize(
+    "spelled", ["first:0", "first:x", "cutoff:-1", "cutoff:nan", "half", "all:3"]
+)
+def test_a_barrier_that_is_none_says_what_there_is(spelled):
+    with pytest.raises(AppError, match="--barrier expects all, first:N or cutoff:SECONDS"):
+        barrier_of(spelled)
+
+
+def test_the_perturbed_laws_keep_their_degrees_and_are_all_wrong():
+    known = laws("h100_sxm", "Qwen3-14B")
+    told = perturbed(known)
+    assert set(told) == set(known)
+    assert all(told[d].kv_tokens > known[d].kv_tokens for d in known)
+    assert {told[d].a_s > known[d].a_s for d in known} == {True, False}
