@@ -37,7 +37,7 @@ class Decided:
                 "run": run,
                 "order": order,
                 "kind": type(one).__name__.lower(),
-                **asdict(one),
+                **(one._asdict() if isinstance(one, Release) else asdict(one)),
             }
             for at_ns, run, order, one in list(reversed(self._rows))[: max(1, limit)]
         ]

@@ -8,7 +8,6 @@ read anew at every decision.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -71,5 +70,5 @@ class Decider:
                 if fact.state == "held" and fact.worker is None:
                     continue
                 # Another run's step is not this decision's to release, nor its to move.
-                fact = replace(fact, state="running", movable=False)
+                fact = fact._replace(state="running", movable=False)
             yield fact

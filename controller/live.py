@@ -152,21 +152,22 @@ class LiveTrajectory:
         context = self.context_tokens
         if first is not None and first.prompt_tokens > context:
             context = first.prompt_tokens
+        # In the order of its fields: every step makes one, and names double its price.
         return Trajectory(
-            id=self.key,
-            arrival=first.arrival if first else self.number,
-            group=f"{self.run}/{self.group}" if self.group else "",
-            state=self.state,
-            steps=self.steps,
-            prompt_tokens=self.prompt_tokens,
-            context_tokens=context,
-            output_tokens=self.output_tokens,
-            remaining=self.remaining,
-            worker=self.worker,
-            tool_since_s=self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
-            moving=self.moving,
-            parked=self.parked,
-            movable=self.ids is not None and not self.final,
+            self.key,
+            first.arrival if first else self.number,
+            f"{self.run}/{self.group}" if self.group else "",
+            self.state,
+            self.steps,
+            self.prompt_tokens,
+            context,
+            self.output_tokens,
+            self.remaining,
+            self.worker,
+            self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
+            self.moving,
+            self.ids is not None and not self.final,
+            self.parked,
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -168,7 +168,7 @@ class Loop:
         else:
             self.beliefs.survives(trajectory)
             self._believe(trajectory)
-        if any(self._asking()):
+        if self._wait_s(trajectory.run) is not None:
             self.poke()
 
     def drop(self, step: Step, error: str) -> None:
@@ -226,16 +226,16 @@ class Loop:
                 by_run.setdefault(trajectory.run, []).append(trajectory)
             for run, those in by_run.items():
                 self._guarded(run, self._send_home, those)
-        for run, at_least_s in list(self._asking()):
-            self.pace.ask(run, at_least_s=at_least_s)
-
-    def _asking(self) -> Iterator[tuple[str, float]]:
-        """Runs that a full decision could change something for, and how far apart, wall seconds."""
         for run in self.table.runs:
-            if self._undecided.get(run):
-                yield run, 0.0
-            elif watches(self.switchboard.of(run)):
-                yield run, WATCH_S / self.clock.speed
+            at_least_s = self._wait_s(run)
+            if at_least_s is not None:
+                self.pace.ask(run, at_least_s=at_least_s)
+
+    def _wait_s(self, run: str) -> float | None:
+        """Wall seconds between full decisions of that run; None: they would change nothing."""
+        if self._undecided.get(run):
+            return 0.0
+        return WATCH_S / self.clock.speed if watches(self.switchboard.of(run)) else None
 
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""
@@ -392,7 +392,7 @@ class Loop:
                 self.last_failure = f"{type(error).__name__}: {error}"
             oldest_ns = self.clock.now_ns() - int(FORGET_S * 1e9)
             for trajectory in list(self.trajectories.values()):
-                if trajectory.state == "tool" and trajectory.last_end_ns < oldest_ns:
+                if trajectory.last_end_ns < oldest_ns and trajectory.state == "tool":
                     self._leave(trajectory, truncated=True)
             self._decider.forget(self.table.runs)
             self.poke()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from statistics import median, quantiles
 from typing import Final
 
@@ -125,13 +124,12 @@ def _length(mean: float) -> Length:
 def _go_on(live: dict[str, Trajectory], plan: Plan, rng: np.random.Generator) -> None:
     for release in plan.releases:
         one = live[release.trajectory]
-        live[one.id] = replace(one, worker=release.worker, state="running")
+        live[one.id] = one._replace(worker=release.worker, state="running")
     started = [t for t in live.values() if t.worker is not None]
     for at in rng.integers(len(started), size=CHANGES).tolist():
         one = started[at]
         left = max(one.remaining.mean - 400.0, 50.0) if one.remaining else 50.0
-        live[one.id] = replace(
-            one,
+        live[one.id] = one._replace(
             state="running" if one.state == "tool" else "tool",
             steps=one.steps + 1,
             context_tokens=one.context_tokens + 700,

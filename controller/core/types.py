@@ -1,13 +1,14 @@
 """What does the core see, and what may it decide?
 
 Frozen facts in, a frozen plan out; seconds and tokens only. Knows no clock, no engine, no span.
+What every step makes one of is a named tuple: a frozen dataclass takes four times as long to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 State = Literal["held", "running", "tool"]
 
@@ -51,8 +52,7 @@ class Length:
     mean: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """One live trajectory. `held`: its next step waits here; `tool`: between two steps.
 
     `arrival` orders arrivals of the waiting step; its tool runs since `tool_since_s`. A fact stays
@@ -101,8 +101,7 @@ class Worker:
         return self.latency.degree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(NamedTuple):
     """What a trajectory of this task does beside generating, from what was seen or history."""
 
     remaining_tokens: float = 1024.0
@@ -138,8 +137,7 @@ class Snapshot:
     """Fleet seconds, by the clock that `tool_since_s` is read from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(NamedTuple):
     """Send the waiting step of a trajectory to a worker; rank 0 was first among the waiting."""
 
     trajectory: str

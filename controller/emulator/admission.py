@@ -139,7 +139,8 @@ class Scheduler:
         return gone
 
     def decay(self, iterations: int) -> None:
-        self.ratio = max(RATIO_LEAST, self.ratio - RATIO_FALL * iterations)
+        ratio = self.ratio - RATIO_FALL * iterations
+        self.ratio = ratio if ratio > RATIO_LEAST else RATIO_LEAST
 
     def release(self, live: Live, now_s: float) -> None:
         """Back to the queue: private KV is lost, outputs are kept and prefilled again."""
@@ -183,7 +184,9 @@ class Scheduler:
         self._disown(live)
 
     def _disown(self, live: Live) -> None:
-        own = live.private
+        batch, own = live.batch, live.settled_private
+        if batch is not None:
+            own += batch.done - live.since
         if own:
             self.private_tokens -= own
             live.settled_private -= own
@@ -251,7 +254,8 @@ class Scheduler:
         held, node = self._match(live, now_s)
         cache.lock(node)
         extend = live.size - held
-        total = extend + min(live.remaining, CLIP_TOKENS)
+        left = live.remaining
+        total = extend + (left if left < CLIP_TOKENS else CLIP_TOKENS)
         free = self.capacity - self.private_tokens - cache.locked_tokens
         if total >= free - self._reserved() - promised:
             cache.unlock(node)

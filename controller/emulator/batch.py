@@ -210,7 +210,8 @@ class Live:
 
     @property
     def remaining(self) -> int:
-        return max(self.target - self.out, 0)
+        left = self.target - self.out
+        return left if left > 0 else 0
 
     @property
     def kv_tokens(self) -> int:

@@ -262,7 +262,7 @@ class Engine:
             if self.paused == "retract":
                 self.scheduler.release_all(self._now_s)
             return None
-        start_s = max(self._now_s, self._blocked_until_s)
+        start_s = self._now_s if self._now_s > self._blocked_until_s else self._blocked_until_s
         if start_s > now_s and start_s > self._now_s:
             return None
         s = self.scheduler
@@ -289,7 +289,9 @@ class Engine:
         s = self.scheduler
         running = s.running
         batch = len(running)
-        most = min(running.least_remaining(), s.available_tokens // batch, _MOST_ITERATIONS)
+        most, room = running.least_remaining(), s.available_tokens // batch
+        most = most if most < room else room
+        most = most if most < _MOST_ITERATIONS else _MOST_ITERATIONS
         if s.waiting and (self.config.preemption_threshold is not None or not s.full):
             most = min(most, _RETRY_ITERATIONS)
         done = self.counters.iterations

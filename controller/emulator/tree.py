@@ -168,7 +168,8 @@ class Tree(ABC, Generic[Context]):
         assert parent is not None
         del parent.children[leaf.key]
         # Touching a path may touch its end alone: its age is its parent's once it is gone.
-        parent.used_s = max(parent.used_s, leaf.used_s)
+        if leaf.used_s > parent.used_s:
+            parent.used_s = leaf.used_s
         if not parent.children and not parent.locks and parent.parent and not parent.queued:
             self._queue(parent)
 

@@ -120,10 +120,12 @@ class Truth:
             new, prefix = parts[0]
             kernel_s = point_s(new, 0)
             if prefix:
-                kernel_s = max(kernel_s, point_s(new, prefix))
+                deep_s = point_s(new, prefix)
+                kernel_s = deep_s if deep_s > kernel_s else kernel_s
         else:
             kernel_s = self._together_s(parts)
-        kernel_s = max(kernel_s, self._least_s)
+        least_s = self._least_s
+        kernel_s = kernel_s if kernel_s > least_s else least_s
         noise = self._noises[iteration // self.params.noise_block % _NOISE_TABLE]
         return kernel_s * noise + self.params.prefill_cpu_s + slow_s
 
@@ -141,11 +143,14 @@ class Truth:
         """Straight in the logarithms of `new`, straight in `prefix`; flat below the sweep."""
         news, prefixes, table, slopes = self._prefill_curves
         x = new if new > news[0] else news[0]
-        row = min(bisect_right(news, x), len(news) - 1) - 1
+        row = bisect_right(news, x) - 1
+        row = row if row < len(slopes[0]) else row - 1
         ratio = x / news[row]
         if prefix == 0:
             return table[0][row] * ratio ** slopes[0][row]
-        column = min(max(bisect_right(prefixes, prefix) - 1, 0), len(prefixes) - 2)
+        column = bisect_right(prefixes, prefix) - 1
+        last = len(prefixes) - 2
+        column = last if column > last else column if column > 0 else 0
         low_s = table[column][row] * ratio ** slopes[column][row]
         high_s = table[column + 1][row] * ratio ** slopes[column + 1][row]
         share = (prefix - prefixes[column]) / (prefixes[column + 1] - prefixes[column])

@@ -231,7 +231,7 @@ def test_who_stays_away_in_its_tool_gives_up_its_place():
     )
     fresh = Trajectory(id="new", arrival=1, context_tokens=4, remaining=length(5))
     one = Snapshot(trajectories=(away, fresh), workers=(Worker(id="w0", latency=law(kv=5)),))
-    back = replace(one, trajectories=(replace(away, tool_since_s=-5.0), fresh))
+    back = replace(one, trajectories=(away._replace(tool_since_s=-5.0), fresh))
     assert [r.trajectory for r in decide(one, PRESETS["heddle"], RNG).releases] == ["new"]
     assert decide(back, PRESETS["heddle"], RNG).releases == ()
 
@@ -241,7 +241,7 @@ def test_soonest_prefers_the_worker_that_holds_the_siblings_prompt():
         id="s", arrival=0, group="g", state="running", worker="w1", prompt_tokens=9000,
         context_tokens=9000, remaining=length(1),
     )  # fmt: skip
-    other = replace(running, id="o", group="h", worker="w0")
+    other = running._replace(id="o", group="h", worker="w0")
     fresh = Trajectory(
         id="f", arrival=1, group="g", prompt_tokens=9000, context_tokens=9000, remaining=length(1)
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -103,7 +101,7 @@ def test_rebalance_relieves_the_latest_worker_and_is_quiet_when_level():
     assert {m.source for m in moves} == {"w0"}
     assert len({m.target for m in moves}) == len(moves)
     sure = Length(p10=900.0, p50=900.0, p90=900.0, mean=900.0)
-    level = fleet([replace(live(i, 900.0, f"w{i % 4}", "tool"), remaining=sure) for i in range(40)])
+    level = fleet([live(i, 900.0, f"w{i % 4}", "tool")._replace(remaining=sure) for i in range(40)])
     ends = Book.of(level).crowd.ends_s()
     assert ends.max() <= ends.mean() * (1 + LATE)
     assert rebalance(level, Book.of(level)) == []
@@ -117,7 +115,7 @@ def test_rebalance_moves_nobody_who_runs_or_is_under_way():
 
 def test_a_worker_that_outgrew_its_kv_parks_whoever_has_least_to_come():
     grown = [
-        replace(live(i, 500.0 * (i + 1), "w0", "tool"), context_tokens=6_000) for i in range(9)
+        live(i, 500.0 * (i + 1), "w0", "tool")._replace(context_tokens=6_000) for i in range(9)
     ]
     others = [live(20, 900.0, "w1", "tool")]
     plan = decide(fleet([*grown, *others], workers=2, kv=50_000), PRESETS["heddle"], RNG)
@@ -130,11 +128,11 @@ def test_a_worker_that_outgrew_its_kv_parks_whoever_has_least_to_come():
 
 
 def test_a_parked_step_goes_where_there_is_room_before_any_fresh_one():
-    busy = [replace(live(i, 4_000.0, "w0", "running"), context_tokens=9_000) for i in range(4)]
-    parked = replace(live(9, 900.0, "w0"), parked=True, context_tokens=6_000, arrival=50)
+    busy = [live(i, 4_000.0, "w0", "running")._replace(context_tokens=9_000) for i in range(4)]
+    parked = live(9, 900.0, "w0")._replace(parked=True, context_tokens=6_000, arrival=50)
     fresh = live(10, 9_000.0)
     plan = decide(fleet([*busy, parked, fresh], workers=2, kv=45_000), PRESETS["heddle"], RNG)
     assert [(r.trajectory, r.worker) for r in plan.releases] == [("t9", "w1"), ("t10", "w1")]
-    crowded = [replace(t, worker="w1", id=f"u{t.id}") for t in busy]
+    crowded = [t._replace(worker="w1", id=f"u{t.id}") for t in busy]
     full = fleet([*busy, *crowded, parked], workers=2, kv=45_000)
     assert list(decide(full, PRESETS["heddle"], RNG).held) == ["t9"]

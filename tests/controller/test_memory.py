@@ -91,5 +91,5 @@ def test_a_fact_replaced_by_an_equal_one_changes_no_draws():
     workers = (Worker(id="w0", latency=LAW),)
     one = Snapshot(trajectories=some, workers=workers)
     before = memory.outlook(one, memory.facts(one)).draws
-    two = replace(one, trajectories=tuple(replace(t) for t in reversed(some)))
+    two = replace(one, trajectories=tuple(t._replace() for t in reversed(some)))
     assert (memory.outlook(two, memory.facts(two)).draws == before[::-1]).all()
