@@ -24,7 +24,7 @@ DEGREES: Final = (4, 8)
 """Of which B is the best in hindsight, beside the paper's."""
 SIGMAS: Final = (0.0, 0.3, 0.6, 1.0)
 SAMPLES: Final = 16
-DENSITY: Final = 50
+DENSITY: Final = 25
 """Trajectories for each of the baselines' workers; the paper has 100."""
 CORES: Final = 2
 STICKY: Final = "verl/allocation=fixed-{}"

@@ -2,7 +2,7 @@
 
 The policy study in virtual time: nine cells (three models, three workloads), three seeds, paired.
 B is `sticky` at the best homogeneous degree in hindsight, the one to beat. The fleet is an eighth
-of the paper's 64 GPUs with half as many trajectories a worker: whole cells take hours.
+of the paper's 64 GPUs with a quarter as many trajectories a worker: whole cells take hours.
 """
 
 from __future__ import annotations

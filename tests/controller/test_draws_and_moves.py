@@ -136,3 +136,23 @@ def test_a_parked_step_goes_where_there_is_room_before_any_fresh_one():
     crowded = [t._replace(worker="w1", id=f"u{t.id}") for t in busy]
     full = fleet([*busy, *crowded, parked], workers=2, kv=45_000)
     assert list(decide(full, PRESETS["heddle"], RNG).held) == ["t9"]
+
+
+def test_nobody_moves_while_somebody_waits_for_a_place_nor_where_the_target_is_full():
+    crowded = [live(i, 900.0, "w0", "tool") for i in range(30)]
+    others = [live(30 + i, 900.0, f"w{1 + i % 3}", "running") for i in range(9)]
+    calm = fleet([*crowded, *others])
+    assert rebalance(calm, Book.of(calm))
+    busy = fleet([*crowded, *others, live(50, 900.0)])
+    assert rebalance(busy, Book.of(busy)) == []
+    short = fleet([*crowded, *others], kv=6_000)
+    assert rebalance(short, Book.of(short)) == []
+
+
+def test_a_move_whose_prefill_is_dear_against_what_is_left_is_not_made():
+    crowded = [live(i, 90.0, "w0", "tool")._replace(context_tokens=30_000) for i in range(30)]
+    others = [live(30 + i, 90.0, f"w{1 + i % 3}", "running") for i in range(9)]
+    dear = fleet([*crowded, *others], kv=10**7)
+    assert rebalance(dear, Book.of(dear)) == []
+    cheap = fleet([*[t._replace(context_tokens=10) for t in crowded], *others], kv=10**7)
+    assert rebalance(cheap, Book.of(cheap))
