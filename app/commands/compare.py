@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heddle.app import recorded, show
+from heddle.app import checks, recorded, show
 from heddle.app.errors import fail
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
 
@@ -21,6 +21,8 @@ def compare(
     """Play every cell under every policy and print the medians, the first policy as base."""
     for policy in policies:
         switches_of(policy)
+    asked = {**asked, "model": asked["model"] or "Qwen3-14B"}
+    checks.profile("h100_sxm", asked["model"])
     fleets = asked["gpus"]
     jobs = [
         (cell, policy)

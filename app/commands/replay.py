@@ -93,30 +93,26 @@ def run(
     """Send recorded trajectories through Heddle, or compare policies on the same rollouts.
 
     With --policies nothing is started: the real loop decides on emulated engines in virtual time.
-
-    Runs on a stack of its own, or on the running one at --controller. The store is compared with
-    the file afterwards; exit code 1 says that they differ. Where this machine ran behind (host lag
-    above 10 % of the trajectories' time), the figures do not count, and it is said.
+    Otherwise on a stack of its own, or the running one at --controller: exit code 1 says that the
+    store differs from the file. Where this machine ran behind (host lag above 10 % of the
+    trajectories' time), the figures do not count, and it is said.
     """
     from heddle.app.commands.compare import compare, fleets_of
 
     fleets = fleets_of(gpus)
     if policies is not None:
-        model = model or "Qwen3-14B"
-        checks.profile("h100_sxm", model)
         fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers}
         fleet |= {"barrier": barrier, "arrivals_s": arrivals}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
         first = {"seed": seed, "seeds": seeds, "collector": collector}
-        compare(policies.split(","), source, {**fleet, **first}, json=json)
-        return
-    one = fleets[0] if gpus is not None else None
+        return compare(policies.split(","), source, {**fleet, **first}, json=json)
+    one = None if gpus is None else fleets[0]
     flags = {"data": data, "fleet.gpus": one, "fleet.model": model, "token_file": token_file}
     there = {"controller": controller, "collector": collector, "otlp": otlp}
     pace = {"fleet.speed": speed, "fleet.seed": seed}
-    cuts = (limit, max_context, max_tool_wait, seed)
     sent = {"preset": preset, "vocabulary": vocabulary}
-    _replay(file, cuts, {**flags, **there, **pace}, sent, json=json)
+    cuts = (limit, max_context, max_tool_wait, seed)
+    return _replay(file, cuts, {**flags, **there, **pace}, sent, json=json)
 
 
 def _replay(
