@@ -73,20 +73,11 @@ class Foreseen(Beliefs):
 
     def works(self, run: str, groups: Sequence[Expected], rng: np.random.Generator) -> list[Work]:
         """One draw of each trajectory's length."""
-        rates, history = self.rates(run), self.of(run)
         works: list[Work] = []
         for group in groups:
-            for name in self.groups[group.group]:
-                tokens = float(self.laws[name].draws(1, rng)[0])
-                works.append(
-                    Work(
-                        output_tokens=tokens,
-                        prompt_tokens=group.prompt_tokens,
-                        observation_tokens=tokens * (rates.context_per_output - 1.0),
-                        steps=history.mean_steps(group.group, group.task) or 1.0,
-                        tool_s=history.mean_tool_s(group.group, group.task) or 0.0,
-                    )
-                )
+            names = self.groups[group.group]
+            lengths = [float(self.laws[name].draws(1, rng)[0]) for name in names]
+            works += self.works_of(run, group, lengths)
         return works
 
 

@@ -174,24 +174,32 @@ class Beliefs:
 
     def works(self, run: str, groups: Sequence[Expected], rng: np.random.Generator) -> list[Work]:
         """A rollout to come as one draw of each sample's length, never the same point twice."""
-        history, rates = self.of(run), self.rates(run)
         works: list[Work] = []
         for group in groups:
             query = Query(group=group.group, run=run, task=group.task)
-            tool_s = history.mean_tool_s(group.group, group.task) or 0.0
-            steps = history.mean_steps(group.group, group.task) or 1.0
-            for tokens in history.draws(query, group.samples, rng):
-                growth = rates.context_per_output - 1.0
-                works.append(
-                    Work(
-                        output_tokens=float(tokens),
-                        prompt_tokens=group.prompt_tokens,
-                        observation_tokens=float(tokens) * growth,
-                        steps=steps,
-                        tool_s=tool_s,
-                    )
-                )
+            works += self.works_of(
+                run, group, self.of(run).draws(query, group.samples, rng).tolist()
+            )
         return works
+
+    def works_of(self, run: str, group: Expected, lengths: Sequence[float]) -> list[Work]:
+        """Samples of a group with those lengths: a longer one takes as many more steps and tools,
+        or the longest of a coding rollout would be expected a quarter too short."""
+        history, rates = self.of(run), self.rates(run)
+        query = Query(group=group.group, run=run, task=group.task)
+        usual = max(history.total(query).mean(), 1.0)
+        tool_s = history.mean_tool_s(group.group, group.task) or 0.0
+        steps = history.mean_steps(group.group, group.task) or 1.0
+        return [
+            Work(
+                output_tokens=tokens,
+                prompt_tokens=group.prompt_tokens,
+                observation_tokens=tokens * (rates.context_per_output - 1.0),
+                steps=max(steps * tokens / usual, 1.0),
+                tool_s=tool_s * tokens / usual,
+            )
+            for tokens in lengths
+        ]
 
     def _fetch(self, run: str, rollout: str) -> tuple[GroupHistory, int]:
         with CollectorClient(self.queries or "", token=self.token, timeout_s=FETCH_S) as client:

@@ -3,10 +3,12 @@
 The policy study in virtual time: nine cells (three models, three workloads), three seeds, paired.
 B is `sticky` at the best homogeneous degree in hindsight, the one to beat. The fleet is an eighth
 of the paper's 64 GPUs with a quarter as many trajectories a worker: whole cells take hours.
+`python -m heddle.app.bench.replay JOURNAL SEEDS` keeps every row in a file and goes on from it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -24,7 +26,7 @@ from heddle.app.bench.cells import (
     play_all,
     prefill_heavy,
 )
-from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.figures import Figure, Say, document, markdown
 
 GPUS: Final = 8
 SEEDS: Final = (0, 1, 2)
@@ -152,3 +154,15 @@ def _said(row: Row, other: Row) -> str:
 
 def _listed(ratios: dict[str, float]) -> str:
     return ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+
+
+def main() -> None:
+    """The nine cells and prefill-heavy of some seeds, as the table of docs/results."""
+    journal, seeds = Path(sys.argv[1]), [int(seed) for seed in sys.argv[2].split(",")]
+    jobs = [job for seed in seeds for job in (*grid(GPUS, [seed]), *prefill_heavy(GPUS, [seed]))]
+    rows = studied(jobs, lambda text: print(text, file=sys.stderr, flush=True), journal)
+    print(markdown([document("replay", figures(rows))]))
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,10 @@ from heddle.controller.core.cost import homogeneous_s
 from heddle.controller.core.exact import Columns, Cut, Runs, best_layout
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
 
+NEAR: Final = 0.03
+"""Closed-form makespans this close do not tell degrees apart: the closed form forgets that one large
+KV room holds what two halves thrash over, so the higher degree is taken."""
+
 Allocation = Callable[[Sequence[Work], Mapping[int, Latency], int, np.random.Generator], Layout]
 """(expected trajectories, law of each degree, GPUs, chance) -> layout."""
 
@@ -44,14 +48,15 @@ def fixed(
 def best_fixed(
     works: Sequence[Work], laws: Mapping[int, Latency], gpus: int, rng: np.random.Generator
 ) -> Layout:
-    """The homogeneous degree with the lowest closed-form makespan; ties to the smaller degree."""
+    """The homogeneous degree with the lowest closed-form makespan; of near ones the highest."""
     _ = rng
     degrees = _fitting(laws, gpus)
     if not works:
         because = "no lengths to plan for: the smallest degree that fits"
         return _layout(degrees[0], gpus // degrees[0], works, None, because)
     prices = {d: homogeneous_s(works, laws[d], gpus // d) for d in degrees}
-    degree = min(degrees, key=lambda d: prices[d])
+    least = min(prices.values())
+    degree = max(d for d in degrees if prices[d] <= (1.0 + NEAR) * least)
     said = ", ".join(f"{d}: {s:.0f} s" for d, s in prices.items())
     because = f"degree {degree} ends first for {len(works)} expected trajectories ({said})"
     return _layout(degree, gpus // degree, works, prices[degree], because)

@@ -12,7 +12,9 @@ import pytest
 from heddle.app.commands.compare import barrier_of, compare, fleets_of
 from heddle.app.errors import AppError
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
-from heddle.app.replay_beliefs import foreseen, perturbed, seen_of
+from heddle.app.replay_beliefs import beliefs_of, foreseen, perturbed, seen_of
+from heddle.controller.beliefs import Expected
+from heddle.controller.emulator.rollout import RUN
 from heddle.controller.emulator.workload import generate
 from heddle.controller.laws import laws
 
@@ -136,3 +138,14 @@ def test_the_perturbed_laws_keep_their_degrees_and_are_all_wrong():
     assert set(told) == set(known)
     assert all(told[d].kv_tokens > known[d].kv_tokens for d in known)
     assert {told[d].a_s > known[d].a_s for d in known} == {True, False}
+
+
+def test_a_longer_trajectory_is_expected_to_take_as_many_more_steps_and_tools():
+    past = generate("coding", groups=2, samples=8, seed=0)
+    group = Expected(group=past[0].group_id, samples=2, task="coding", prompt_tokens=100)
+    short, long = beliefs_of(past).works_of(RUN, group, [1_000.0, 4_000.0])
+    assert long.tool_s == pytest.approx(4 * short.tool_s)
+    assert long.steps == pytest.approx(4 * short.steps)
+    usual = np.mean([t.tool_s for t in past if t.group_id == group.group])
+    mean = np.mean([t.output_tokens for t in past if t.group_id == group.group])
+    assert short.tool_s == pytest.approx(usual * 1_000.0 / mean, rel=0.5)

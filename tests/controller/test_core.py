@@ -100,6 +100,14 @@ def test_best_fixed_takes_few_large_engines_for_one_long_and_many_small_for_many
     assert (one.degrees, many.degrees) == ((8,), (1,) * 8)
 
 
+def test_of_degrees_that_the_closed_form_cannot_tell_apart_the_highest_is_taken():
+    works = [Work(output_tokens=1000.0)] * 40
+    near = {1: law(1, a=0.01, b=0.0, kv=10**9), 2: law(2, a=0.0098, b=0.0, kv=10**9)}
+    assert ALLOCATIONS["best-fixed"](works, near, 2, RNG).degrees == (2,)
+    far = {1: law(1, a=0.01, b=0.0, kv=10**9), 2: law(2, a=0.0105, b=0.0, kv=10**9)}
+    assert ALLOCATIONS["best-fixed"](works, far, 2, RNG).degrees == (1, 1)
+
+
 def test_tools_of_the_longest_count_into_the_makespan():
     quick, slow = Work(output_tokens=10), Work(output_tokens=10, tool_s=30.0)
     assert group_s([quick, slow], law()) == pytest.approx(group_s([quick, quick], law()) + 30.0)
