@@ -19,8 +19,8 @@ from heddle.controller.core.exact import Columns, Cut, Runs, best_layout
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
 
 NEAR: Final = 0.03
-"""Closed-form makespans this close do not tell degrees apart: the closed form forgets that one large
-KV room holds what two halves thrash over, so the higher degree is taken."""
+"""Closed-form makespans this close do not tell degrees apart: the closed form forgets that one
+large KV room holds what two halves thrash over, so the higher degree is taken."""
 
 Allocation = Callable[[Sequence[Work], Mapping[int, Latency], int, np.random.Generator], Layout]
 """(expected trajectories, law of each degree, GPUs, chance) -> layout."""
