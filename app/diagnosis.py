@@ -13,9 +13,9 @@ import polars as pl
 
 from heddle.app import show
 from heddle.app.errors import fail
-from heddle.collector.accounting import STATES
 from heddle.collector.client import CollectorClient
 from heddle.collector.decompose import PARTS
+from heddle.collector.states import STATES
 
 BAR: Final = 40
 _STYLES: Final = {

@@ -18,7 +18,7 @@ import polars as pl
 
 from heddle.collector import conventions as c
 from heddle.collector import records
-from heddle.collector.accounting import Kind
+from heddle.collector.activities import Kind
 from heddle.collector.facts import NO_SLICES, Slice, slice_frame
 from heddle.collector.queries.reading import Reading, Version
 from heddle.controller.emulator.records import PassRecord, RolloutResult

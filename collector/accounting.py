@@ -15,18 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heddle.collector.activities import KINDS as KINDS
-from heddle.collector.activities import LIVE_KINDS as LIVE_KINDS
-from heddle.collector.activities import Activity as Activity
-from heddle.collector.activities import Columns
-from heddle.collector.activities import Kind as Kind
-from heddle.collector.grants import Lease as Lease
-from heddle.collector.grants import Window as Window
+from heddle.collector.activities import Activity, Columns
+from heddle.collector.grants import Lease, Window
 from heddle.collector.ledger import SATURATED, Ledger, Strips
 from heddle.collector.shares import summed
-from heddle.collector.states import BUSY as BUSY
-from heddle.collector.states import IDLE as IDLE
-from heddle.collector.states import STATE, STATES, State
+from heddle.collector.states import BUSY, IDLE, STATE, STATES, State
 
 
 class Strip(NamedTuple):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,13 +27,8 @@ from heddle.collector.cells import CELL_BITS, Edges
 from heddle.collector.ledger import Strips
 from heddle.collector.lives import live_spans
 from heddle.collector.shares import NAME_BITS, Spans, settle, share, summed
-from heddle.collector.states import BLAMED_KINDS as BLAMED_KINDS
-from heddle.collector.states import FLEET_STATES as FLEET_STATES
-from heddle.collector.states import IDLE, STATE, STATES, State
+from heddle.collector.states import BLAMED_KINDS, FLEET_STATES, IDLE, STATE, STATES, State
 from heddle.collector.sweep import USED, shares
-
-Owner: TypeAlias = tuple[str, str]
-"""Trajectory id and tool name ("" outside tool_wait)."""
 
 
 class Cell(NamedTuple):

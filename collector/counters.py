@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from heddle.collector.accounting import BUSY, Accounts
+from heddle.collector.accounting import Accounts
 from heddle.collector.ledger import NOBODY, Strips
+from heddle.collector.states import BUSY
 
 HOST_OVERHEAD: Final = "host_overhead"
 HOST_BOUND: Final = 0.7

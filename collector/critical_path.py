@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heddle.collector.accounting import Activity, Window
-from heddle.collector.activities import Columns
+from heddle.collector.activities import Activity, Columns
+from heddle.collector.grants import Window
 from heddle.collector.lives import last_live
 from heddle.collector.timeline import Doing, Segment, timeline, totals
 

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from heddle.collector import conventions as c
-from heddle.collector.accounting import Activity, Kind
+from heddle.collector.activities import Activity, Kind
 
 KINDS: Final[dict[str, Kind]] = {
     c.WEIGHT_SYNC: "weight_sync",

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.collector.accounting import KINDS, Activity, Lease, Window
+from heddle.collector.activities import KINDS, Activity
 from heddle.collector.columns import SCHEMA
+from heddle.collector.grants import Lease, Window
 from heddle.collector.store import FILE_NAME, Store
 
 RUN: Final = "bench"

@@ -10,12 +10,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 import polars as pl
 
-from heddle.collector.accounting import BUSY, Accounts, State
-from heddle.collector.blame import FLEET_STATES, Blame
+from heddle.collector.accounting import Accounts
+from heddle.collector.blame import Blame
 from heddle.collector.decompose import PARTS
 from heddle.collector.findings import thresholds as t
 from heddle.collector.findings.signals import Signals
 from heddle.collector.spare import Spare
+from heddle.collector.states import BUSY, FLEET_STATES, State
 
 Severity: TypeAlias = Literal["high", "medium"]
 

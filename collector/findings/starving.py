@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from heddle.collector.accounting import State
 from heddle.collector.findings import thresholds as t
 from heddle.collector.findings.case import Case, Finding, finding
+from heddle.collector.states import State
 
 STARVED_STATES: Final[tuple[State, ...]] = ("tail_bubble", "starved_gap")
 _DECODE: Final = ("base", "context", "unsplit", "interference")

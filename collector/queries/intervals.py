@@ -13,9 +13,10 @@ from typing import Any, Final, TypeAlias
 
 import duckdb
 
-from heddle.collector.accounting import Accounts, Window, account
+from heddle.collector.accounting import Accounts, account
 from heddle.collector.activities import Columns, Tables, renamed, together
 from heddle.collector.facts import Facts
+from heddle.collector.grants import Window
 from heddle.collector.queries.reading import read_many, versions
 from heddle.collector.queries.results import gathered
 

@@ -15,7 +15,7 @@ import duckdb
 import polars as pl
 
 from heddle.collector import conventions as c
-from heddle.collector.accounting import Kind
+from heddle.collector.activities import Kind
 from heddle.collector.errors import QueryRefused
 from heddle.collector.facts import NO_SLICES
 from heddle.collector.prefixes import prefixes

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from heddle.collector.accounting import (
-    KINDS,
-    STATES,
-    Accounts,
-    Activity,
-    Kind,
-    Lease,
-    Strip,
-    Window,
-    account,
-)
+from heddle.collector.accounting import Accounts, Strip, account
+from heddle.collector.activities import KINDS, Activity, Kind
+from heddle.collector.grants import Lease, Window
+from heddle.collector.states import STATES
 
 S = 10**9
 W = Window(0, 100)

@@ -9,17 +9,12 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.collector.accounting import (
-    IDLE,
-    KINDS,
-    LIVE_KINDS,
-    Activity,
-    Lease,
-    Window,
-    account,
-)
-from heddle.collector.blame import BLAMED_KINDS, FLEET_STATES, blame
+from heddle.collector.accounting import account
+from heddle.collector.activities import KINDS, LIVE_KINDS, Activity
+from heddle.collector.blame import blame
 from heddle.collector.critical_path import critical_path
+from heddle.collector.grants import Lease, Window
+from heddle.collector.states import BLAMED_KINDS, FLEET_STATES, IDLE
 
 at = st.integers(-6, 24)
 workers = st.sampled_from(["w0", "w1", "w2"])

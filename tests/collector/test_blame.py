@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from heddle.collector.accounting import Activity, Kind, Lease, Window, account
+from heddle.collector.accounting import account
+from heddle.collector.activities import Activity, Kind
 from heddle.collector.blame import Blame, Cell, blame
+from heddle.collector.grants import Lease, Window
 
 
 def split(

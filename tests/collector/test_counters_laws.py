@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.collector.accounting import Activity, Lease, Window, account
+from heddle.collector.accounting import account
+from heddle.collector.activities import Activity
 from heddle.collector.counters import HOST_OVERHEAD, counted, refined
 from heddle.collector.errors import QueryRefused
 from heddle.collector.fleet import activities
+from heddle.collector.grants import Lease, Window
 from heddle.collector.laws import parse_laws, spell_laws
 from heddle.collector.prometheus import readings
 

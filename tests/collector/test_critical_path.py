@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from heddle.collector.accounting import Activity, Window
+from heddle.collector.activities import Activity
 from heddle.collector.critical_path import critical_path
+from heddle.collector.grants import Window
 from heddle.collector.timeline import Segment, timeline, totals
 
 W = Window(0, 100)

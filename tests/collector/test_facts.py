@@ -8,8 +8,10 @@ import polars as pl
 import pytest
 
 from heddle.collector import records
-from heddle.collector.accounting import Activity, Lease, account
+from heddle.collector.accounting import account
+from heddle.collector.activities import Activity
 from heddle.collector.facts import Facts, Slice, gather, slice_frame
+from heddle.collector.grants import Lease
 
 Row = dict[str, Any]
 

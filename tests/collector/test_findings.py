@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from heddle.collector import records
-from heddle.collector.accounting import Activity, account
+from heddle.collector.accounting import account
+from heddle.collector.activities import Activity
 from heddle.collector.blame import blame
 from heddle.collector.counters import counted
 from heddle.collector.decompose import Law, decompose

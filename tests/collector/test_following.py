@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from heddle.collector import records
-from heddle.collector.accounting import Accounts, Activity
+from heddle.collector.accounting import Accounts
+from heddle.collector.activities import Activity
 from heddle.collector.blame import blame, used
 from heddle.collector.decompose import Law, decompose
 from heddle.collector.facts import NO_SLICES, Facts

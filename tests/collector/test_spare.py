@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
-from heddle.collector.accounting import BUSY, Activity, Lease, Window, account
-from heddle.collector.blame import FLEET_STATES, used
+from heddle.collector.accounting import account
+from heddle.collector.activities import Activity
+from heddle.collector.blame import used
+from heddle.collector.grants import Lease, Window
 from heddle.collector.spare import spare
+from heddle.collector.states import BUSY, FLEET_STATES
 
 
 def fleet(seed: int, end: int = 60):
