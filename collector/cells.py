@@ -51,12 +51,17 @@ class Cut(NamedTuple):
     end: Ints
 
 
+def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """Each row's run of *count* numbers from *first* on: of which row, and the number."""
+    row = np.repeat(np.arange(len(count)), count)
+    return row, first[row] + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+
+
 def cut(grid: Grid, owner: Ints, start: Ints, end: Ints, wanted: Bools | None = None) -> Cut:
     """Intervals inside the window (start < end) by cell; *wanted* says which [owner, slab]."""
     first, last = grid.slab(start), grid.slab(end - 1)
     count = last - first + 1
-    row = np.repeat(np.arange(len(owner)), count)
-    slab = first[row] + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    row, slab = spread(first, count)
     if wanted is not None:
         kept = wanted[owner[row], slab]
         row, slab = row[kept], slab[kept]
@@ -115,6 +120,10 @@ class Edges:
         if of is not None:
             lo, hi = lo[of], hi[of]
             weight = None if weight is None else weight[of]
+        return self.lasting(lo, hi, weight)
+
+    def lasting(self, lo: Ints, hi: Ints, weight: Ints | None = None) -> Ints:
+        """How many intervals between those edges (or their weights) last in each piece."""
         change = np.zeros(len(self.cell), np.int64)
         one = 1 if weight is None else weight
         np.add.at(change, lo, one)

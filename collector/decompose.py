@@ -26,8 +26,7 @@ import polars as pl
 from heddle.collector.activities import Ints
 from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts
-from heddle.collector.sums import Law as Law
-from heddle.collector.sums import sums
+from heddle.collector.sums import Law, sums
 from heddle.collector.timeline import RANKED
 
 PARTS: Final = (

@@ -85,10 +85,7 @@ def _least_before(group: Ints, lo: Ints) -> Ints:
 
 def share(edges: Edges, amount: Ints, spans: Spans) -> Rows:
     """*amount* of every piece, shared equally by the spans that cover it."""
-    change = np.zeros(len(edges.cell), np.int64)
-    np.add.at(change, spans.lo, 1)
-    np.subtract.at(change, spans.hi, 1)
-    among = np.cumsum(change)[:-1]
+    among = edges.lasting(spans.lo, spans.hi)
     owed: Bools = (among > 0) & (amount > 0)
     amount, among = np.where(owed, amount, 0), np.maximum(among, 1)
     each, rest = np.divmod(amount, among)

@@ -22,6 +22,7 @@ from heddle.collector.activities import (
     ints,
     together,
 )
+from heddle.collector.cells import spread
 from heddle.collector.steps import Lives, Steps, codes, end_of_lives, slices_of, steps_of
 
 _PARTS: Final[tuple[Kind, ...]] = ("held", "queued", "prefill", "decode")
@@ -180,8 +181,7 @@ def _tools(tables: Tables, calls: _Calls, stints: _Stints) -> Columns:
     first = np.searchsorted(starts, key(calls.whose, calls.start), side="right") - 1
     first = np.maximum(first, floor)
     count = np.maximum(last - first + 1, 0)
-    call = np.repeat(np.arange(len(count)), count)
-    stint = first[call] + np.arange(len(call)) - np.repeat(np.cumsum(count) - count, count)
+    call, stint = spread(first, count)
     start = np.maximum(calls.start[call], stints.start[stint])
     end = np.minimum(calls.end[call], stints.end[stint])
     whose, tool = calls.whose[call], calls.tool[call]

@@ -13,8 +13,8 @@ from typing import Any
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.collector.decompose import Law
 from heddle.collector.laws import spell_laws
+from heddle.collector.sums import Law
 from heddle.controller.beliefs import Expected
 from heddle.controller.core.allocation import ALLOCATIONS
 from heddle.controller.core.cost import expected_ranks, homogeneous_s

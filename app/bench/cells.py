@@ -30,27 +30,6 @@ CORES: Final = 2
 STICKY: Final = "verl/allocation=fixed-{}"
 SLIME: Final = "slime/allocation=fixed-{}"
 OURS: Final = "heddle"
-ABLATION: Final = (
-    "heddle/order=fcfs",
-    "heddle/order=longest-first",
-    "heddle/order=round-robin",
-    "heddle/order=least-attained",
-    "heddle/admission=none",
-    "heddle/admission=hold-count",
-    "heddle/placement=sticky",
-    "heddle/placement=pack",
-    "heddle/placement=soonest",
-    "heddle/migration=off",
-    "heddle/migration=rebalance",
-    "heddle/prediction=none",
-    "heddle/allocation=fixed-1",
-    "heddle/allocation=fixed-8",
-    "heddle-paper",
-    "verl-star",
-    "verl/placement=sticky-margin",
-    "verl/admission=hold-kv",
-)
-"""Each lever removed or replaced; Fix-1 and Fix-8; the paper's set; the peers'; one lever alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +85,6 @@ def perturbations(gpus: int, seed: int) -> Iterator[Job]:
             yield replace(job, claimed=0.3, wrong=True)
         elif job.policy.startswith("verl") or (job.policy == OURS and job.error is None):
             yield replace(job, slow=True)
-
-
-def ablation(gpus: int, seed: int, model: str = "Qwen3-14B") -> Iterator[Job]:
-    """Each lever in turn, history predicting."""
-    for workload in WORKLOADS:
-        for policy in ABLATION:
-            yield Job(
-                model=model, workload=workload, gpus=gpus, groups=groups_of(model, gpus),
-                seed=seed, policy=policy,
-            )  # fmt: skip
 
 
 def prefill_heavy(gpus: int, seeds: Iterable[int], model: str = "Qwen3-14B") -> Iterator[Job]:

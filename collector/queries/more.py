@@ -11,6 +11,7 @@ import polars as pl
 
 from heddle.collector import conventions as c
 from heddle.collector.prefixes import prefixes
+from heddle.collector.queries.query import one_instant
 from heddle.collector.queries.reading import (
     COLUMNS,
     OF_SPANS,
@@ -58,11 +59,8 @@ def read_more(cursor: duckdb.DuckDBPyConnection, before: Reading) -> More | None
     Rows that went, and spans that a slow request commits after newer ones, are older than the
     newest row read before: then the numbers of rows do not fit.
     """
-    cursor.begin()
-    try:
+    with one_instant(cursor):
         return _read_more(cursor, before)
-    finally:
-        cursor.rollback()
 
 
 def _read_more(cursor: duckdb.DuckDBPyConnection, before: Reading) -> More | None:

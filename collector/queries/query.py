@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,16 @@ _ARROW: Final = {
 LIMIT: Final = "limit"
 AFTER: Final = "after"
 PAGING: Final = (LIMIT, AFTER)
+
+
+@contextmanager
+def one_instant(cursor: duckdb.DuckDBPyConnection) -> Generator[None, None, None]:
+    """Every statement of the block sees the store as it is when the first one runs."""
+    cursor.begin()
+    try:
+        yield
+    finally:
+        cursor.rollback()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,8 @@ class Query:
             return _sliced(self.compute(cursor, filters), limit, after)
         where, values = self._where(filters)
         if self.counted and limit is not None and 0 < limit <= paging.MOST_FOUND:
-            return self._long(cursor, (where, values), limit, after)
+            with one_instant(cursor):
+                return self._long(cursor, (where, values), limit, after)
         statement, values = _filled(self.sql, where, values)
         paged, bound = self._paged(statement, limit, after)
         table = _run(cursor, paged, [*values, *bound])
@@ -91,20 +103,7 @@ class Query:
         limit: int,
         after: str | None,
     ) -> Answer:
-        """A page of a long list, found by its order key first, both in one instant."""
-        cursor.begin()
-        try:
-            return self._found(cursor, whose, limit, after)
-        finally:
-            cursor.rollback()
-
-    def _found(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        whose: tuple[str, list[Any]],
-        limit: int,
-        after: str | None,
-    ) -> Answer:
+        """A page of a long list, found by its order key first."""
         counted, values = _filled(self.counted, *whose)
         found, bound = paging.found(self.order, counted, limit, after)
         total, keys = cursor.execute(found, [*bound, *values]).fetchall()[0]

@@ -20,7 +20,7 @@ from heddle.collector.errors import QueryRefused
 from heddle.collector.facts import NO_SLICES
 from heddle.collector.prefixes import prefixes
 from heddle.collector.queries import rollouts
-from heddle.collector.queries.query import Filters, Query
+from heddle.collector.queries.query import Filters, Query, one_instant
 from heddle.collector.records import schema
 from heddle.collector.trails import Frames
 
@@ -208,11 +208,8 @@ def read(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> Reading |
 
 def read_many(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> list[Reading]:
     """Those of the rollouts that have something to account for, in the order they began."""
-    cursor.begin()
-    try:
+    with one_instant(cursor):
         return _read(cursor, run, names)
-    finally:
-        cursor.rollback()
 
 
 def _read(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> list[Reading]:

@@ -29,7 +29,7 @@ from heddle.collector.activities import Activity
 from heddle.collector.blame import Blame, blame, used
 from heddle.collector.counters import Counted, counted
 from heddle.collector.critical_path import CriticalPath, critical_path
-from heddle.collector.decompose import Law, decompose, parts
+from heddle.collector.decompose import decompose, parts
 from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts, gather
 from heddle.collector.findings.case import Case, Finding
@@ -41,6 +41,7 @@ from heddle.collector.queries.more import More, read_more
 from heddle.collector.queries.query import LIMIT, Answer, Filters
 from heddle.collector.queries.reading import Reading, ended, read, version, whose
 from heddle.collector.spare import Spare, spare
+from heddle.collector.sums import Law
 
 Compute: TypeAlias = Callable[[duckdb.DuckDBPyConnection, Filters], Answer]
 KEPT: Final = 6

@@ -8,7 +8,6 @@ conditional on the tokens so far, so the draws are survival-corrected without mo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final
 from zlib import crc32
@@ -60,14 +59,6 @@ def draws_of(quantiles: Floats, levels: Ints) -> Floats:
     # Sixteen strata miss part of the tail's mass: the mean is what work adds up to.
     drawn *= (mean / drawn.mean(axis=1))[:, None]
     return np.maximum(drawn, LEAST_TOKENS)
-
-
-def remaining_draws(trajectories: Sequence[Trajectory], unpredicted_tokens: float) -> Floats:
-    """One row of draws a trajectory; the mean given is taken where nothing was predicted."""
-    if not trajectories:
-        return np.zeros((0, DRAWS))
-    quantiles = np.array([quantiles_of(t, unpredicted_tokens) for t in trajectories])
-    return draws_of(quantiles, np.array([level_of(t.id) for t in trajectories]))
 
 
 def quantiles_of(trajectory: Trajectory, mean: float) -> tuple[float, float, float, float]:

@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from heddle.collector import records
-from heddle.collector.decompose import PARTS, Law, decompose
+from heddle.collector.decompose import PARTS, decompose
 from heddle.collector.facts import gather
+from heddle.collector.sums import Law
 
 Row = dict[str, Any]
 LAW = Law(base_ns_per_token=8.0, request_ns_per_token=2.0, context_ns_per_token=0.01)

@@ -12,12 +12,13 @@ from heddle.collector.accounting import account
 from heddle.collector.activities import Activity
 from heddle.collector.blame import blame
 from heddle.collector.counters import counted
-from heddle.collector.decompose import Law, decompose
+from heddle.collector.decompose import decompose
 from heddle.collector.facts import gather
 from heddle.collector.findings.case import Case
 from heddle.collector.findings.rules import RULES, SILENCES, diagnose
 from heddle.collector.findings.signals import signals
 from heddle.collector.spare import spare
+from heddle.collector.sums import Law
 
 Row = dict[str, Any]
 

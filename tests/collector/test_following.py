@@ -12,10 +12,11 @@ from heddle.collector import records
 from heddle.collector.accounting import Accounts
 from heddle.collector.activities import Activity
 from heddle.collector.blame import blame, used
-from heddle.collector.decompose import Law, decompose
+from heddle.collector.decompose import decompose
 from heddle.collector.facts import NO_SLICES, Facts
 from heddle.collector.following import Following, Rows
 from heddle.collector.spare import spare
+from heddle.collector.sums import Law
 from heddle.collector.trails import Frames
 
 S = 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp_server import spans_of
 
 from heddle.app.bench.fleets import ROLLOUT, RUN, Fleet, big_fleet, stored
 from heddle.collector.emitter import Emitter
@@ -36,12 +36,9 @@ def emit(emitter: Emitter, number: int) -> None:
 
 
 def spans(body: bytes) -> list[tuple[str, int, dict[str, Any]]]:
-    request = ExportTraceServiceRequest.FromString(body)
     return [
         (one.name, one.start_time_unix_nano, {a.key: a.value for a in one.attributes})
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for one in scope.spans
+        for one in spans_of(body)
     ]
 
 

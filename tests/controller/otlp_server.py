@@ -8,6 +8,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+def spans_of(body: bytes) -> list[Span]:
+    """Every span of a request, whatever resource and scope it came with."""
+    request = ExportTraceServiceRequest.FromString(body)
+    return [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
 
 
 class OtlpServer:
@@ -47,13 +54,7 @@ class OtlpServer:
                 outer.headers.append(dict(self.headers))
                 status = outer.statuses.pop(0) if outer.statuses else outer.status
                 if status == 200:
-                    told = ExportTraceServiceRequest.FromString(raw)
-                    outer.spans += [
-                        s.name
-                        for r in told.resource_spans
-                        for scope in r.scope_spans
-                        for s in scope.spans
-                    ]
+                    outer.spans += [span.name for span in spans_of(raw)]
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()

@@ -9,7 +9,7 @@ from heddle.controller.core.admission import PEAK_ROOM, KvPeaks, hold_kv
 from heddle.controller.core.book import Book
 from heddle.controller.core.crowd import Crowd
 from heddle.controller.core.decide import decide
-from heddle.controller.core.draws import DRAWS, remaining_draws
+from heddle.controller.core.draws import DRAWS, draws_of, level_of, quantiles_of
 from heddle.controller.core.memory import PEAK_GRID, Memory
 from heddle.controller.core.migration import LATE, rebalance
 from heddle.controller.core.policies import KNOWN, PRESETS, changed
@@ -42,6 +42,11 @@ def fleet(trajectories, workers=4, kv=200_000):
         workers=tuple(Worker(id=f"w{i}", latency=law(kv)) for i in range(workers)),
         rates=Rates(context_per_output=1.5, tool_s=2.0),
     )
+
+
+def remaining_draws(trajectories, mean):
+    quantiles = np.array([quantiles_of(t, mean) for t in trajectories])
+    return draws_of(quantiles, np.array([level_of(t.id) for t in trajectories]))
 
 
 def test_draws_keep_the_predicted_mean_and_belong_to_the_trajectory():

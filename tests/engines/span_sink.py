@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from otlp_server import spans_of
 
 
 class SpanSink:
@@ -26,12 +26,9 @@ class SpanSink:
         self._lock = threading.Lock()
 
     def take(self, body: bytes) -> None:
-        request = ExportTraceServiceRequest.FromString(body)
         with self._lock:
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    for span in scope.spans:
-                        self._spans[span.trace_id.hex()].append(span)
+            for span in spans_of(body):
+                self._spans[span.trace_id.hex()].append(span)
 
     def of(self, trace_id: str, name: str, within_s: float = 20.0) -> list[Span]:
         """A trace's spans once one has that in its name: an exporter sends in batches."""
