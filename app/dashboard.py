@@ -1,6 +1,7 @@
 """The dashboard's entry: which pages are there, in which order? `heddle dash` runs this file.
 
-Settings come from the environment: HEDDLE_COLLECTOR, HEDDLE_CONTROLLER, HEDDLE_TOKEN.
+Settings come from the environment: HEDDLE_COLLECTOR, HEDDLE_CONTROLLER, HEDDLE_TOKEN,
+HEDDLE_QUERY_TOKEN, HEDDLE_SQL_TOKEN, HEDDLE_SAVED.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import streamlit as st
 
 from heddle.dashboards import nav
-from heddle.dashboards.views import compare, idle, overview, policies, tail, trajectory
+from heddle.dashboards.views import ask, compare, idle, overview, policies, tail, trajectory
 
 
 def main() -> None:
@@ -21,6 +22,7 @@ def main() -> None:
         "trajectory": st.Page(trajectory.page, title="Trajectory", url_path="trajectory"),
         "compare": st.Page(compare.page, title="Compare", url_path="compare"),
         "policies": st.Page(policies.page, title="Policies", url_path="policies"),
+        "ask": st.Page(ask.page, title="Ask", url_path="ask"),
     }
     nav.register(pages)
     chosen = st.navigation(list(pages.values()), position="hidden")

@@ -59,6 +59,13 @@ class CollectorClient:
         reply = self._post("/v1/sql", {"sql": text})
         return pl.read_ipc_stream(reply.content), reply.headers.get(TRUNCATED_HEADER, "")
 
+    def tables(self) -> dict[str, dict[str, str]]:
+        """Table to column to type: what a SELECT may name."""
+        reply = self._get("/v1/tables", {})
+        if reply.status_code != 200:
+            raise QueryRefused(_sentence(reply))
+        return dict(self._json(reply))
+
     def seal(self, **asked: Filter) -> dict[str, Any]:
         """Seal finished rollouts now; what was written."""
         return self._told("/v1/seal", asked)

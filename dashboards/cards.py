@@ -21,6 +21,12 @@ from heddle.dashboards.theme import Mode
 _LINKS: Final = re.compile(r"(:(?=//)|www(?=\.)|@|mailto)", re.IGNORECASE)
 _MARKS: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~$:<>&@/])")
 REFRESH_S: Final = 3.0
+LONGEST: Final = 300
+"""Characters of a cell; files hold the whole text."""
+EXACT: Final = 2**53
+"""Above it a browser's numbers are not exact: nanoseconds of a date are shown as text."""
+TABLE_BYTES: Final = 400_000
+"""A page is 1 MB at most, and a table is not all of it."""
 
 
 def plain(text: object) -> str:
@@ -78,8 +84,9 @@ def table(
     """*columns* of *frame* in that order; with *pick*, clicking a row hands that row's id over.
 
     The id is looked up in the rows that were on the screen, not in the ones that replaced them.
+    What `light` leaves out is said below.
     """
-    shown = frame.select([name for name in columns if name in frame.columns])
+    shown = light(frame.select([name for name in columns if name in frame.columns]))
     look: dict[str, Any] = {
         "hide_index": True,
         "column_config": columns,
@@ -89,6 +96,7 @@ def table(
     }
     if pick is None or on_pick is None:
         st.dataframe(shown, **look)
+        _left_out(shown, frame)
         return
 
     def picked() -> None:
@@ -98,13 +106,37 @@ def table(
             on_pick(st.session_state[f"{key}_ids"][rows[0]])
 
     st.dataframe(shown, on_select=picked, selection_mode="single-row", **look)
-    st.session_state[f"{key}_ids"] = [str(one) for one in frame[pick]]
+    st.session_state[f"{key}_ids"] = [str(one) for one in frame[pick].head(shown.height)]
+    _left_out(shown, frame)
+
+
+def _left_out(shown: pl.DataFrame, frame: pl.DataFrame) -> None:
+    if shown.height < frame.height:
+        st.caption(f"The first {shown.height:,} of {frame.height:,} rows.")
 
 
 def fleet_time(speeds: Iterable[float | None]) -> None:
     """Says that the times below are an emulated fleet's, where they are."""
     if said := facts.fleet_time(speeds):
         st.badge(plain(said), icon=":material/speed:", color="orange")
+
+
+def light(frame: pl.DataFrame) -> pl.DataFrame:
+    """*frame* as a table can show it: long text cut, huge integers as text, at most TABLE_BYTES."""
+    counts = frame.select(pl.selectors.integer().abs().max() > EXACT)
+    wide = [name for name, column in counts.to_dict().items() if column.any()]
+    text = pl.selectors.string()
+    cut = pl.when(text.str.len_chars() > LONGEST).then(text.str.head(LONGEST) + "…").otherwise(text)
+    shown = frame.with_columns(cut.name.keep(), pl.col(wide).cast(pl.String))
+    per_row = shown.estimated_size() / max(shown.height, 1)
+    return shown.head(max(int(TABLE_BYTES / max(per_row, 1)), 1))
+
+
+def empty(what: str, hint: str) -> None:
+    """The answer has no rows, and that is the answer."""
+    with st.container(border=True, key="empty_answer"):
+        st.markdown(f"**{plain(what)}**")
+        st.text(hint)
 
 
 def no_data(what: str, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""How do pages ask the two services, and what do they show when a service is gone?
+"""How do pages ask the collector, and what do they show when it is gone?
 
 Every question goes through `ask`: answers are shared by all open tabs for a moment, and the last
 good one outlives a collector that went away, so that a page goes stale instead of blank.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -18,7 +18,6 @@ import streamlit as st
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError, CollectorUnreachable
-from heddle.controller.client import ControllerClient
 from heddle.controller.errors import ControllerError
 
 FRESH_S: Final = 1.5
@@ -27,46 +26,51 @@ SETTLED_S: Final = 60.0
 """How long an answer about a rollout that has ended is kept: only late spans change it."""
 KEPT_ANSWERS: Final = 256
 START_COLLECTOR: Final = "heddle collect"
-START_CONTROLLER: Final = "heddle control"
+ALIVE_S: Final = 1.0
+"""A collector that takes longer to say that it is well counts as gone: the banner is due in 5 s."""
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the services are, from the environment; the token opens changes, not reading."""
+    """Where the services are, from the environment; `token` opens changes of the controller."""
 
     collector: str
     controller: str
     token: str | None
+    query_token: str | None
+    sql_token: str | None
 
 
 def places() -> Places:
-    """HEDDLE_COLLECTOR, HEDDLE_CONTROLLER and HEDDLE_TOKEN, or the loopback defaults."""
+    """HEDDLE_COLLECTOR, HEDDLE_CONTROLLER and the tokens, or the loopback defaults."""
     return Places(
         os.environ.get("HEDDLE_COLLECTOR", "http://127.0.0.1:4319"),
         os.environ.get("HEDDLE_CONTROLLER", "http://127.0.0.1:8600"),
         os.environ.get("HEDDLE_TOKEN") or None,
+        os.environ.get("HEDDLE_QUERY_TOKEN") or None,
+        os.environ.get("HEDDLE_SQL_TOKEN") or None,
     )
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _collector(url: str) -> CollectorClient:
-    return CollectorClient(url, timeout_s=10)
-
-
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _controller(url: str, token: str | None) -> ControllerClient:
-    return ControllerClient(url, token=token, timeout_s=10)
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _collector(url: str, token: str | None, timeout_s: float) -> CollectorClient:
+    return CollectorClient(url, token=token, timeout_s=timeout_s)
 
 
 def collector() -> CollectorClient:
     """The collector's client; one per address for the whole process."""
-    return _collector(places().collector)
+    return _collector(places().collector, places().query_token, 10.0)
 
 
-def controller() -> ControllerClient:
-    """The controller's client, with the token this dashboard was started with."""
-    return _controller(places().controller, places().token)
+def reader() -> CollectorClient:
+    """The client of the collector's SQL door, which waits as long as a SELECT may run."""
+    return _collector(places().collector, places().sql_token, 30.0)
+
+
+def watcher() -> CollectorClient:
+    """The client that asks whether the collector lives."""
+    return _collector(places().collector, places().query_token, ALIVE_S)
 
 
 class Memory:
@@ -133,9 +137,31 @@ def query(name: str, **filters: Any) -> pl.DataFrame:
 def _health(url: str) -> dict[str, Any] | None:
     del url
     try:
-        return dict(collector().health())
+        return dict(watcher().health())
     except CollectorError:
         return None
+
+
+@st.cache_data(ttl=SETTLED_S, max_entries=4, show_spinner=False)
+def _tables(url: str) -> dict[str, dict[str, str]]:
+    del url
+    return reader().tables()
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Table to column to type: what a SELECT may name."""
+    return _tables(places().collector)
+
+
+@st.cache_data(ttl=SETTLED_S, max_entries=4, show_spinner=False)
+def _selected(url: str, text: str) -> tuple[pl.DataFrame, str]:
+    del url
+    return reader().sql_page(text)
+
+
+def select(text: str) -> tuple[pl.DataFrame, str]:
+    """The rows of one SELECT, and the sentence that says so when the collector cut them."""
+    return _selected(places().collector, text)
 
 
 def health() -> dict[str, Any] | None:
@@ -148,6 +174,8 @@ def forget() -> None:
     _fresh.clear()
     _settled.clear()
     _health.clear()
+    _tables.clear()
+    _selected.clear()
 
 
 def attempt(deed: Callable[[], Answer]) -> tuple[Answer, None] | tuple[None, str]:
@@ -156,31 +184,3 @@ def attempt(deed: Callable[[], Answer]) -> tuple[Answer, None] | tuple[None, str
         return deed(), None
     except (CollectorError, ControllerError) as refused:
         return None, str(refused) or type(refused).__name__
-
-
-def clock_speed() -> float | None:
-    """How fast the controller's clock runs; None where it does not answer."""
-    try:
-        return float(controller().health().clock_speed)
-    except (ControllerError, ValueError):  # a ValueError: a controller of other fields
-        return None
-
-
-def switches(run: str | None) -> dict[str, Any]:
-    """What is in force: preset, switches, known policies, presets."""
-    return controller().switches(run or "").model_dump()
-
-
-def switch(
-    run: str | None, asked: Mapping[str, str], *, who: str, why: str, token: str | None
-) -> dict[str, Any]:
-    """Ask the controller to change *asked*; its refusal is raised."""
-    place = places()
-    service = controller() if token == place.token else _controller(place.controller, token)
-    return service.switch(run=run, who=who, why=why, **asked).model_dump()
-
-
-def audit(run: str | None) -> list[dict[str, Any]]:
-    """Every change the controller made, with who and why."""
-    entries = [entry.model_dump() for entry in controller().audit()]
-    return [entry for entry in entries if run is None or entry["run"] in (run, "")]

@@ -26,6 +26,7 @@ def run(
 ) -> None:
     """Serve the dashboard."""
     from heddle.app import checks
+    from heddle.app.collecting import tokens
     from heddle.app.errors import PortInUse
     from heddle.app.settings import load, token
     from heddle.app.supervise import is_free
@@ -39,6 +40,10 @@ def run(
     os.environ["HEDDLE_COLLECTOR"] = settings.query_url
     os.environ["HEDDLE_CONTROLLER"] = settings.controller_url
     os.environ["HEDDLE_TOKEN"] = token(settings)
+    os.environ["HEDDLE_SAVED"] = str(settings.data / "queries.json")
+    held = tokens(settings.collect)
+    for door, secret in (("QUERY", held.query), ("SQL", held.sql)):
+        os.environ[f"HEDDLE_{door}_TOKEN"] = secret or ""
     _serve(Path(__file__).parents[1] / "dashboard.py", settings.host, port)
 
 

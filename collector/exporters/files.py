@@ -7,6 +7,7 @@ Spans can also leave as OTLP/JSON lines, which Jaeger, Phoenix and `heddle impor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -54,8 +55,12 @@ def export(
 
 
 def csv_text(frame: pl.DataFrame, *, raw: bool = False, header: bool = True) -> str:
-    """CSV, safe to open in a spreadsheet unless *raw*."""
-    return (frame if raw else _safe(frame)).write_csv(include_header=header)
+    """CSV, safe to open in a spreadsheet unless *raw*; lists and structs as JSON text."""
+    flat = frame.with_columns(
+        pl.Series(name, [_json(row) for row in column.to_list()], dtype=pl.String)
+        for name, column in frame.select(pl.selectors.nested()).to_dict().items()
+    )
+    return (flat if raw else _safe(flat)).write_csv(include_header=header)
 
 
 def otlp_lines(frame: pl.DataFrame) -> Iterator[bytes]:
@@ -66,10 +71,18 @@ def otlp_lines(frame: pl.DataFrame) -> Iterator[bytes]:
         yield request([found]) + b"\n"
 
 
+def _json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value, default=str).decode()
+
+
 def _safe(frame: pl.DataFrame) -> pl.DataFrame:
+    """An apostrophe before text that a sheet would run, in cells and in names of columns."""
     text = pl.selectors.string()
     risky = text.str.contains(_FORMULA)
-    return frame.with_columns(pl.when(risky).then(pl.lit("'") + text).otherwise(text).name.keep())
+    quoted = pl.when(risky).then(pl.lit("'") + text).otherwise(text).name.keep()
+    return frame.with_columns(quoted).rename(
+        {name: f"'{name}" for name in frame.columns if re.match(_FORMULA, name)}
+    )
 
 
 def _counted(pages: Iterator[pl.DataFrame], seen: Callable[[int], None]) -> Iterator[pl.DataFrame]:

@@ -10,10 +10,13 @@ from html import escape
 from typing import Any, Final
 
 import plotly.graph_objects as go
+import polars as pl
 
 from heddle.dashboards.theme import INK, Meaning, Mode, count
 
 MARKS: Final = 2_000
+TOP: Final = 0.01
+"""The share of the highest values that thinning never drops."""
 FONT: Final = "Source Sans, Source Sans Pro, system-ui, sans-serif"
 
 
@@ -63,6 +66,21 @@ def blank(mode: Mode, *, height: int, x: str = "", y: str = "") -> go.Figure:
             "yaxis": axis | {"title": title | {"text": y}},
         }
     )
+
+
+def thinned(frame: pl.DataFrame, by: str, marks: int = MARKS) -> pl.DataFrame:
+    """At most *marks* rows in their order: those of the highest percent of *by*, others evenly.
+
+    Of a percent that alone is more than half of the marks, its highest.
+    """
+    if frame.height <= marks:
+        return frame
+    numbered = frame.with_row_index("_row")
+    ranked = numbered.sort(by, "_row", descending=[True, False], nulls_last=True)
+    kept = max(1, min(math.ceil(frame.height * TOP), marks // 2))
+    top, rest = ranked.head(kept), ranked.tail(-kept).sort("_row")
+    every = math.ceil(rest.height / (marks - kept))
+    return pl.concat([top, rest.gather_every(every)]).sort("_row").drop("_row")
 
 
 def marker(of: Meaning, mode: Mode) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import polars as pl
 import streamlit as st
 
 from heddle.collector.errors import CollectorError
-from heddle.dashboards import cards, client, facts, scope, shell, theme
+from heddle.dashboards import cards, client, control, facts, scope, shell, theme
 
 SAYS: Final = {
     "order": "who goes first",
@@ -40,9 +40,9 @@ def page() -> None:
     shell.opened("Policies")
     run = scope.get("run") or None
     cards.fleet_time(_speeds(run))
-    now, refused = client.attempt(lambda: client.switches(run))
+    now, refused = client.attempt(lambda: control.switches(run))
     if now is None:
-        cards.unreachable("controller", client.places().controller, client.START_CONTROLLER)
+        cards.unreachable("controller", client.places().controller, control.START)
         st.text(refused or "")
     else:
         _change(now, run)
@@ -52,7 +52,7 @@ def page() -> None:
 
 def _speeds(run: str | None) -> list[float | None]:
     """Of the controller's clock and of the rollouts whose plans and changes are shown."""
-    speeds = [client.clock_speed()]
+    speeds = [control.clock_speed()]
     with suppress(CollectorError):
         speeds += client.ask("rollouts", run=run)["clock_speed"].to_list()
     return speeds
@@ -145,7 +145,7 @@ def _request(
 
 
 def _send(asked: Mapping[str, str], who: str, why: str, token: str | None, run: str | None) -> None:
-    _, refused = client.attempt(lambda: client.switch(run, asked, who=who, why=why, token=token))
+    _, refused = client.attempt(lambda: control.switch(run, asked, who=who, why=why, token=token))
     if refused is not None:
         st.error(cards.plain(refused))
         return
@@ -158,7 +158,7 @@ def _send(asked: Mapping[str, str], who: str, why: str, token: str | None, run: 
 
 def _audit(run: str | None) -> None:
     st.subheader("Who changed what", anchor=False)
-    rows, refused = client.attempt(lambda: client.audit(run))
+    rows, refused = client.attempt(lambda: control.audit(run))
     if refused is not None:
         rows, refused = client.attempt(lambda: client.ask("switches", run=run).to_dicts())
     if refused is not None or not rows:

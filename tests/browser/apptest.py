@@ -19,6 +19,12 @@ class Gone:
     def health(self) -> Any:
         return self.query("healthz")
 
+    def tables(self) -> Any:
+        return self.query("tables")
+
+    def sql_page(self, text: str) -> Any:
+        return self.query(text)
+
 
 def _app(page: str) -> None:
     import importlib

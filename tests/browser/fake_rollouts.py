@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import duckdb
 import polars as pl
 
 from heddle.collector import records
+from heddle.collector.errors import QueryRefused
 
 RUN = "qwen3-14b-coder"
 HOSTILE = "<img src=x onerror=document.title='owned'> **bold** [a](javascript:alert(1)) :red[x] $x$"
@@ -56,6 +58,20 @@ class Story:
             if filters.get(key) is not None:
                 rows = [row for row in rows if row.get(column) == filters[key]]
         return frame(name, rows)
+
+    def tables(self) -> dict[str, dict[str, str]]:
+        """As the collector's door for SQL lists them."""
+        return {name: dict.fromkeys(records.schema(name), "VARCHAR") for name in TABLES}
+
+    def sql_page(self, text: str) -> tuple[pl.DataFrame, str]:
+        """A SELECT over the frames, by DuckDB."""
+        with duckdb.connect() as connection:
+            for name in ("rollouts", *TABLES):
+                connection.register(name, self.query(name))
+            try:
+                return connection.sql(text).pl(), ""
+            except duckdb.Error as error:
+                raise QueryRefused(str(error)) from error
 
     def health(self) -> dict[str, Any]:
         return {"ok": True, "lag_s": 0.12}

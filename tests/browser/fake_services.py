@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import polars as pl
 import uvicorn
 from browser.fake_rollouts import START_NS, Story
 from starlette.applications import Starlette
@@ -97,14 +98,31 @@ def collector_app(story: Story) -> Starlette:
         if name not in records.FRAMES:
             return JSONResponse({"error": f"no query called {name!r}"}, 404)
         frame = story.query(name, **dict(request.query_params))
-        body = io.BytesIO()
-        frame.write_ipc_stream(body)
-        return Response(body.getvalue(), headers={"X-Heddle-Total": str(frame.height)})
+        return _arrow(frame)
+
+    async def tables(_: Request) -> Response:
+        return JSONResponse(story.tables())
+
+    async def sql(request: Request) -> Response:
+        return _arrow(story.sql_page((await request.json())["sql"])[0])
 
     async def health(_: Request) -> Response:
         return JSONResponse(story.health())
 
-    return Starlette(routes=[Route("/healthz", health), Route("/v1/q/{name}", named)])
+    return Starlette(
+        routes=[
+            Route("/healthz", health),
+            Route("/v1/q/{name}", named),
+            Route("/v1/tables", tables),
+            Route("/v1/sql", sql, methods=["POST"]),
+        ]
+    )
+
+
+def _arrow(frame: pl.DataFrame) -> Response:
+    body = io.BytesIO()
+    frame.write_ipc_stream(body)
+    return Response(body.getvalue(), headers={"X-Heddle-Total": str(frame.height)})
 
 
 def controller_app(board: Switchboard) -> Starlette:

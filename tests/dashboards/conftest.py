@@ -20,7 +20,8 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Put a collector behind the pages; call it again to replace it."""
 
     def put(collector: Any) -> None:
-        monkeypatch.setattr(client, "collector", lambda: collector)
+        for name in ("collector", "reader", "watcher"):
+            monkeypatch.setattr(client, name, lambda: collector)
         client.forget()
 
     st.cache_data.clear()

@@ -12,7 +12,7 @@ from browser.fake_explained import explain
 from browser.fake_rollouts import HOSTILE, Story, frame
 
 from heddle.controller.wire import Health
-from heddle.dashboards import client, facts
+from heddle.dashboards import client, control, facts
 from heddle.dashboards.views.idle import by_worker
 
 Answering = Callable[[Any], None]
@@ -28,7 +28,7 @@ def test_an_emulated_fleets_times_are_called_fleet_time_on_every_page(
     for row in story.rows["rollouts"]:
         row["clock_speed"] = speed
     answering(story)
-    monkeypatch.setattr(client, "clock_speed", lambda: speed)
+    monkeypatch.setattr(control, "clock_speed", lambda: speed)
     shown = "emulated fleet, x20: times are fleet time" in said(opened(page)).replace("\\", "")
     assert shown == (speed == 20.0)
 
@@ -148,5 +148,5 @@ def test_a_controller_that_says_nothing_of_its_clock_leaves_the_page(
             return Health.model_validate({"ok": True})
 
     answering(Story(("verl",), trajectories=2))
-    monkeypatch.setattr(client, "controller", Old)
-    assert client.clock_speed() is None
+    monkeypatch.setattr(control, "controller", Old)
+    assert control.clock_speed() is None

@@ -11,7 +11,7 @@ from browser.fake_rollouts import HOSTILE, Story
 from browser.fake_services import HEDDLE, Switchboard
 
 from heddle.controller.errors import ControllerError
-from heddle.dashboards import client
+from heddle.dashboards import control
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def board(monkeypatch: pytest.MonkeyPatch, answering: Callable[[Any], None]) -> 
         return board.change({**asked, "who": who, "why": why})
 
     monkeypatch.setenv("HEDDLE_TOKEN", "secret")
-    monkeypatch.setattr(client, "clock_speed", lambda: 20.0)
-    monkeypatch.setattr(client, "switches", lambda run: board.read())
-    monkeypatch.setattr(client, "audit", lambda run: board.audit)
-    monkeypatch.setattr(client, "switch", switch)
+    monkeypatch.setattr(control, "clock_speed", lambda: 20.0)
+    monkeypatch.setattr(control, "switches", lambda run: board.read())
+    monkeypatch.setattr(control, "audit", lambda run: board.audit)
+    monkeypatch.setattr(control, "switch", switch)
     return board
 
 
@@ -93,5 +93,5 @@ def test_a_controller_that_is_gone_names_its_command(
         message = "no controller answers at http://127.0.0.1:8600"
         raise ControllerError(message)
 
-    monkeypatch.setattr(client, "controller", gone)
+    monkeypatch.setattr(control, "controller", gone)
     assert opened("policies").code[0].value == "heddle control"
