@@ -38,6 +38,11 @@ COUNTERS: Final = "heddle.counters"
 SENDER: Final = "heddle.sender"
 """What one sender could not send so far, zero-length; sent when that number grows."""
 
+TRAINER: Final = "heddle.trainer"
+"""One phase of one trainer step: gen, reward, update_actor ...; `step` is the whole of it."""
+DEVICE: Final = "heddle.device"
+"""One sample of one GPU by its own counters (DCGM), zero-length."""
+
 HEDDLE_SPANS: Final = (
     START,
     MOVE,
@@ -51,6 +56,8 @@ HEDDLE_SPANS: Final = (
     DOWN,
     COUNTERS,
     SENDER,
+    TRAINER,
+    DEVICE,
 )
 FLEET_OPS: Final = (REALLOCATE, WEIGHT_SYNC, DOWN)
 """What no trajectory does and engines stand still for; without a worker id it is all of them."""
@@ -295,6 +302,7 @@ ATTRIBUTES: Final = (
     _a("heddle.gpus", "int", "gpus", "GPUs", "leased to the rollout"),
     _a("heddle.trajectories.expected", "int", "expected", "", "trajectories the rollout will have"),
     _a("heddle.trainer.step", "int", "trainer_step", "", "the trainer's global step"),
+    _a("heddle.trainer.phase", "string", "", "", "gen, reward, update_actor ..., or step"),
     _a("heddle.policies", "string", "policies", "", "switches in force, as choice=policy,..."),
     _a("heddle.preset", "string", "preset", "", "the preset those switches equal, if any"),
     _a("heddle.layout", "string", "layout", "", "degrees of the workers, as 4,4"),
@@ -329,6 +337,9 @@ ATTRIBUTES: Final = (
     _a("heddle.counter.running", "double", "", "", "requests running now"),
     _a("heddle.counter.queue", "double", "", "", "requests waiting now"),
     _a("heddle.counter.kv_usage", "double", "", "", "share of KV in use now"),
+    _a("heddle.device.host", "string", "", "", "the machine a GPU is in"),
+    _a("heddle.device.gpu", "string", "", "", "which GPU of that machine"),
+    _a("heddle.device.sm_active", "double", "", "", "share of SMs with work since the last sample"),
 )
 
 OPERATIONS: Final = {

@@ -12,6 +12,7 @@ from heddle.app.commands import options
 TYPER = options.help_with(
     "heddle import otlp-json traces.json",
     "heddle import slime dump_7.pt --run exp-7 --trusted",
+    "heddle import dcgm sm_active.csv --run exp-7",
 )
 
 
@@ -20,7 +21,7 @@ def run(
         str,
         typer.Argument(
             metavar="FORMAT",
-            help="otlp-json, tempo, jaeger-json, sglang-metrics, slime or parquet.",
+            help="otlp-json, tempo, jaeger-json, sglang-metrics, slime, verl, dcgm or parquet.",
         ),
     ],
     file: Annotated[Path, typer.Argument(help="The file.")],

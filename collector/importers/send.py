@@ -23,6 +23,8 @@ FORMATS: Final = {
     "jaeger-json": ("jaeger", "read", "Jaeger's JSON"),
     "sglang-metrics": ("sglang", "read", "SGLang --export-metrics-to-file, JSON lines"),
     "slime": ("slime", "read", "slime debug rollout dump, .pt"),
+    "verl": ("verl", "read", "verl's step metrics: the file or the console logger's lines"),
+    "dcgm": ("dcgm", "read", "DCGM SM-active samples: CSV, or Prometheus query_range JSON"),
     "parquet": ("trace_sets", "read", "normalised trace set, one row a step"),
 }
 """Module and function of each format, and what it is."""

@@ -6,7 +6,15 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from heddle.collector.errors import QueryRefused
-from heddle.collector.queries import explain, gpu_time, long_tail, rollouts, trajectories
+from heddle.collector.queries import (
+    device,
+    explain,
+    gpu_time,
+    long_tail,
+    rollouts,
+    trainer,
+    trajectories,
+)
 from heddle.collector.queries.query import PAGING, Query
 
 QUERIES: Final[dict[str, Query]] = {
@@ -40,7 +48,9 @@ QUERIES: Final[dict[str, Query]] = {
         long_tail.STRAGGLERS_QUERY,
         long_tail.CCDF,
         long_tail.DRIFT,
-        long_tail.GATHER,
+        trainer.GATHER,
+        trainer.TRAINER,
+        device.DEVICE,
         long_tail.TAIL_SOURCES,
     )
 }

@@ -83,31 +83,6 @@ def _drift(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     return _sql(cursor, "drift", statement, [*values, filters["run"][0]])
 
 
-def _gather(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
-    """Rollout's share of the trainer's step, and what the wait for the last one took."""
-    statement = (
-        "WITH t AS (SELECT rollout_id, trajectory_id, end_ns, truncated FROM trajectories"
-        " WHERE run_id = ? AND state = 'finished' AND end_ns IS NOT NULL),"
-        " e AS (SELECT rollout_id, max(end_ns) AS last_ns, median(end_ns) AS middle_ns,"
-        " arg_max(trajectory_id, end_ns) AS last_trajectory,"
-        " sum(CAST(truncated AS INTEGER)) / count(*) AS truncated_share,"
-        # Six trajectories' UTC nanoseconds together no longer fit 64 bits.
-        " CAST(count(*) AS HUGEINT) * max(end_ns) - sum(end_ns) AS wait_ns"
-        " FROM t GROUP BY rollout_id),"
-        " r AS (SELECT rollout_id, start_ns, makespan_s,"
-        " (lead(start_ns) OVER (ORDER BY start_ns) - start_ns) / 1e9 AS step_s"
-        " FROM rollouts WHERE run_id = ?)"
-        " SELECT rollout_id, start_ns, makespan_s, step_s,"
-        " least(makespan_s / nullif(step_s, 0), 1.0) AS rollout_share, last_trajectory,"
-        " (last_ns - middle_ns) / 1e9 AS waited_s, CAST(wait_ns AS DOUBLE) / 1e9"
-        " AS trajectory_wait_s, coalesce(truncated_share, 0.0) AS truncated_share"
-        " FROM r LEFT JOIN e USING (rollout_id)"
-        f" {'WHERE rollout_id = ?' if filters.get('rollout') else ''} ORDER BY start_ns"
-    )
-    run = filters["run"][0]
-    return _sql(cursor, "gather", statement, [run, run, *filters.get("rollout", ())[:1]])
-
-
 def _sql(cursor: duckdb.DuckDBPyConnection, name: str, statement: str, values: list[str]) -> Answer:
     rows = cursor.execute(statement, values).fetchall()
     return Answer(table_of(name, rows), len(rows))
@@ -176,10 +151,6 @@ STRAGGLERS_QUERY = _query(
 DRIFT = _query(
     "drift", "The tail of each rollout of a run beside the one before.", _drift, "run", "task"
 )
-GATHER = _query(
-    "gather", "Rollout's share of each trainer step, and how long all waited for the last one.",
-    _gather, "run",
-)  # fmt: skip
 TAIL_SOURCES = _query(
     "tail_sources", "What made the slowest tenth slower than the median, by four sources.",
     _sources, "rollout",

@@ -13,6 +13,7 @@ from heddle.collector import conventions as c
 from heddle.collector.prefixes import prefixes
 from heddle.collector.queries.query import one_instant
 from heddle.collector.queries.reading import (
+    BESIDE,
     COLUMNS,
     OF_SPANS,
     SECONDS,
@@ -33,7 +34,7 @@ _FLEET: Final = ", ".join(f"'{op}'" for op in (*c.FLEET_OPS, c.COUNTERS))
 _SINCE: Final = (
     "SELECT count(*), max(received_ns), count(end_ns),"
     " count(end_ns) FILTER (received_ns > ?) FROM everything"
-    f" WHERE run_id = ? AND (rollout_id = ? OR op IN ({_FLEET}))"
+    f" WHERE run_id = ? AND (rollout_id = ? OR op IN ({_FLEET})) AND op NOT IN ({BESIDE})"
 )
 _CAME: Final = (
     "SELECT op, * EXCLUDE (op) REPLACE (coalesce(inferred, false) AS inferred) FROM (SELECT op,"

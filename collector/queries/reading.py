@@ -25,11 +25,14 @@ from heddle.collector.records import schema
 from heddle.collector.trails import Frames
 
 _FLEET: Final = ", ".join(f"'{op}'" for op in (*c.FLEET_OPS, c.COUNTERS))
+BESIDE: Final = f"'{c.TRAINER}', '{c.DEVICE}'"
+"""What is told beside the accounts and changes none of them."""
 _NAMES: Final = {"run": "run_id", "rollout": "rollout_id"}
 _VERSIONS: Final = (
     f"SELECT CASE WHEN op IN ({_FLEET}) THEN NULL ELSE rollout_id END AS whose,"
     " count(*), max(received_ns), count(end_ns) FROM everything"
-    f" WHERE run_id = ? AND (rollout_id IN ({{names}}) OR op IN ({_FLEET})) GROUP BY whose"
+    f" WHERE run_id = ? AND (rollout_id IN ({{names}}) OR op IN ({_FLEET}))"
+    f" AND op NOT IN ({BESIDE}) GROUP BY whose"
 )
 _FLEET_ROWS: Final = (
     "SELECT op, worker_id, start_ns, end_ns, state,"
