@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from heddle.controller import wire
+from heddle.controller import wire_predictor as told
 from heddle.controller.errors import ControllerError
 
 
@@ -142,22 +143,49 @@ class ControllerClient:
         """What each open rollout got."""
         return wire.PlanState.model_validate(self._get("/plan"))
 
-    def predictor(self) -> wire.PredictorState:
-        """Who predicts."""
-        return wire.PredictorState.model_validate(self._get("/predictor"))
+    def predictor(self) -> told.PredictorState:
+        """Who predicts, and which versions there are."""
+        return told.PredictorState.model_validate(self._get("/predictor"))
+
+    def predictor_card(self, version: str) -> told.PredictorCard:
+        """Card, gate's table and training of one version."""
+        return told.PredictorCard.model_validate(self._get(f"/predictor/{version}"))
+
+    def predictor_audit(self, limit: int = 200) -> list[told.PredictorDeed]:
+        """Who saved, promoted, forced or took back what, newest first."""
+        found = self._get("/predictor/audit", limit=limit)
+        return [told.PredictorDeed.model_validate(deed) for deed in found]
 
     def promote(
         self, version: str, *, who: str = "unknown", why: str = "", force: bool = False
-    ) -> wire.PredictorState:
+    ) -> told.PredictorState:
         """Put a version live; `force` overrides the gate's refusal."""
         said = {"version": version, "who": who, "why": why, "force": force}
         found = self._post("/predictor/promote", said)
-        return wire.PredictorState.model_validate(found)
+        return told.PredictorState.model_validate(found)
 
-    def rollback(self, *, who: str = "unknown", why: str = "") -> wire.PredictorState:
+    def rollback(self, *, who: str = "unknown", why: str = "") -> told.PredictorState:
         """Back to the one before."""
         said = {"who": who, "why": why}
-        return wire.PredictorState.model_validate(self._post("/predictor/rollback", said))
+        return told.PredictorState.model_validate(self._post("/predictor/rollback", said))
+
+    def begin_job(self, asked: told.JobAsked) -> told.PredictorJob:
+        """Train or evaluate there; returns at once."""
+        said = asked.model_dump(exclude_none=True)
+        return told.PredictorJob.model_validate(self._post("/predictor/jobs", said))
+
+    def jobs(self) -> list[told.PredictorJob]:
+        """Every job since it started, newest first."""
+        return [told.PredictorJob.model_validate(j) for j in self._get("/predictor/jobs")]
+
+    def job(self, job_id: str) -> told.PredictorJob:
+        """How far it is, and how it ended."""
+        return told.PredictorJob.model_validate(self._get(f"/predictor/jobs/{job_id}"))
+
+    def cancel_job(self, job_id: str) -> told.PredictorJob:
+        """End it."""
+        found = self._post(f"/predictor/jobs/{job_id}/cancel", {})
+        return told.PredictorJob.model_validate(found)
 
     def close(self) -> None:
         """Close the connections."""

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.controller import compat, wire
+from heddle.controller import compat, predictor_api, wire
 from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
 from heddle.controller.errors import BadRequest, ControllerError, TooMany
@@ -28,6 +28,7 @@ FAILURES: Final = {
     403: "Origin or Host is not one of this controller's",
     404: "no such path",
     405: "not with this method",
+    409: "another one is under way",
     413: "the body is too large",
     415: "a body must be application/json",
     429: "too many of these at once",
@@ -48,6 +49,7 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
     )
     app.state.up = up
     app.include_router(router)
+    app.include_router(predictor_api.router)
     app.include_router(compat.router)
     app.add_exception_handler(ControllerError, _controller_error)
     app.add_exception_handler(CoreError, _core_error)
@@ -269,24 +271,6 @@ async def plan(request: Request) -> Any:
     rollouts = _up(request).rollouts
     opened = [key for key, rollout in rollouts.known.items() if rollout.end_ns is None]
     return wire.PlanState(plans=[rollouts.replies[key] for key in opened])
-
-
-@router.get("/predictor", response_model=wire.PredictorState)
-async def predictor(request: Request) -> Any:
-    """Who predicts where prediction is `learned`."""
-    return _up(request).predictors.state()
-
-
-@router.post("/predictor/promote", response_model=wire.PredictorState)
-async def promote(request: Request, asked: wire.PredictorChoice) -> Any:
-    """Put a version live; a broken one is refused and what serves goes on."""
-    return _up(request).predictors.promote(asked)
-
-
-@router.post("/predictor/rollback", response_model=wire.PredictorState)
-async def rollback(request: Request, asked: wire.Rollback) -> Any:
-    """Back to what served before."""
-    return _up(request).predictors.rollback(asked)
 
 
 def _state(up: Any, run: str) -> wire.SwitchState:

@@ -2,6 +2,8 @@
 
 ControllerError
     BadRequest        the caller's mistake (HTTP 400)
+    NotFound          nothing of that name (404)
+    Conflict          another one is under way (409)
     NoWorker          nobody takes steps (503)
     EngineError       an engine refused or died
         EngineLost    before it answered: the step may go elsewhere (502)
@@ -23,6 +25,18 @@ class BadRequest(ControllerError):
     """The caller's mistake."""
 
     status = 400
+
+
+class NotFound(ControllerError):
+    """Nothing of that name."""
+
+    status = 404
+
+
+class Conflict(ControllerError):
+    """Another one is under way."""
+
+    status = 409
 
 
 class NoWorker(ControllerError):

@@ -6,15 +6,23 @@ group history serves.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from heddle.controller.beliefs import Beliefs
-from heddle.controller.errors import BadRequest
+from heddle.controller.errors import BadRequest, NotFound
 from heddle.controller.journal import Journal
-from heddle.controller.wire import PredictorChoice, PredictorState, Rollback
+from heddle.controller.wire_predictor import (
+    GateRow,
+    PredictorCard,
+    PredictorChoice,
+    PredictorDeed,
+    PredictorState,
+    PredictorVersion,
+    Rollback,
+)
 from heddle.models.errors import ModelsError
 from heddle.models.history import GroupHistory
-from heddle.models.registry import Registry
+from heddle.models.registry import Registry, Version
 
 FACT: Final = "predictor"
 HISTORY: Final = GroupHistory.version
@@ -34,8 +42,36 @@ class Predictors:
     def state(self) -> PredictorState:
         """What serves now."""
         version, refused = self._now
-        known = [v.version for v in self._registry.list()] if self._registry else []
-        return PredictorState(version=version, known=[HISTORY, *known], refused=refused)
+        kept = self._registry.list() if self._registry else []
+        return PredictorState(
+            version=version,
+            known=[HISTORY, *(v.version for v in kept)],
+            refused=refused,
+            versions=[PredictorVersion(**_short(v)) for v in kept],
+        )
+
+    def card(self, version: str) -> PredictorCard:
+        """All that is kept of one version."""
+        registry = self._registry
+        try:
+            if registry is None or version == HISTORY:
+                message = f"{version} has no card: group history needs no artifact"
+                raise NotFound(message)
+            kept = registry.get(version)
+            return PredictorCard(
+                **_short(kept),
+                serving=version == self._now[0],
+                card=registry.card(version),
+                table=[GateRow(**row) for row in registry.table(version)],
+                trained=dict(kept.trained),
+            )
+        except (ModelsError, OSError) as error:
+            raise NotFound(str(error)) from error
+
+    def audit(self, limit: int) -> list[PredictorDeed]:
+        """What was saved, promoted and taken back, the newest first."""
+        deeds = self._registry.audit() if self._registry else []
+        return [PredictorDeed(**deed) for deed in reversed(deeds[-limit:])]
 
     def promote(self, asked: PredictorChoice) -> PredictorState:
         """Let a version serve; group history serves once every promotion is taken back."""
@@ -76,3 +112,14 @@ class Predictors:
             return HISTORY, []
         predictor, refused = self._registry.serving(GroupHistory())
         return predictor.version, refused
+
+
+def _short(version: Version) -> dict[str, Any]:
+    return {
+        "version": version.version,
+        "accepted": version.accepted,
+        "because": version.because,
+        "created_ns": version.created_ns,
+        "fingerprint": version.fingerprint,
+        "metrics": dict(version.metrics),
+    }

@@ -35,6 +35,7 @@ from heddle.controller.fleet.local import LocalLauncher
 from heddle.controller.fleet.sglang import SglangEngine, open_session
 from heddle.controller.fleet.static import StaticLauncher
 from heddle.controller.fleet.workers import Fleet
+from heddle.controller.jobs import Jobs, Places
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
 from heddle.controller.loop import Loop
@@ -119,6 +120,7 @@ class Controller:
             spans=StepSpans(spans, config.clock.speed),
         )
         self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
+        self.jobs = Jobs(_places(config), self.predictors.promote)
         self.launcher = _launcher(config)
         self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
         self.syncs = WeightSyncs(config.clock, self.fleet, spans, self.loop.open_rollout)
@@ -142,6 +144,7 @@ class Controller:
 
     async def close(self) -> None:
         """End windows, answer who waits, stop what was launched."""
+        await self.jobs.close()
         await self.counters.close()
         self.deaths.close()
         self.rollouts.close()
@@ -288,6 +291,17 @@ def _emitter(config: ControllerConfig) -> Emitter | None:
         service="heddle-controller",
         token=config.collector_token,
         sender=spool,
+    )
+
+
+def _places(config: ControllerConfig) -> Places | None:
+    """Where jobs read and write; None where they cannot."""
+    if config.data_dir is None or config.collector_queries is None:
+        return None
+    return Places(
+        collector=config.collector_queries,
+        collector_token=config.collector_token,
+        registry=str(config.data_dir / "predictors"),
     )
 
 

@@ -145,22 +145,6 @@ class WeightSyncEnd(Wire):
     flush: bool = True
 
 
-class PredictorChoice(Wire):
-    """Which predictor version to serve; `force` overrides the gate's refusal and is noted."""
-
-    version: str
-    who: str = "unknown"
-    why: str = ""
-    force: bool = False
-
-
-class Rollback(Wire):
-    """Back to the predictor before."""
-
-    who: str = "unknown"
-    why: str = ""
-
-
 class Acquired(BaseModel):
     """Where the step goes; not granted: it is still held, ask again for the same step."""
 
@@ -286,14 +270,6 @@ class PlanState(BaseModel):
     """The latest plan of each run's open rollout."""
 
     plans: list[RolloutReply]
-
-
-class PredictorState(BaseModel):
-    """Who predicts where prediction is `learned`; `refused` says which newer one is broken."""
-
-    version: str
-    known: list[str]
-    refused: list[str] = Field(default_factory=list[str])
 
 
 class Health(BaseModel):

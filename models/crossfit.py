@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from heddle.models.errors import DatasetError
 from heddle.models.evaluate import KS, groups_of
-from heddle.models.features import COLUMNS, PRIOR, Floats, matrix
+from heddle.models.features import Floats
+from heddle.models.folds import Split, folds_of
 from heddle.models.length import Examples, FitArgs, LengthNet, export, fit
-from heddle.models.priors import history_of, with_priors
-from heddle.models.serve import PRIOR_AT, Weights, log_quantiles
+from heddle.models.priors import features, history_log_quantiles, history_of, with_priors
+from heddle.models.serve import Weights, log_quantiles
 
-Split = Literal["group", "task", "rollout"]
 Progress = Callable[[float, str], None]
 """Called with the part done (0 to 1) and a sentence."""
-SPLIT_COLUMN: Final[dict[Split, str]] = {
-    "group": "group_id",
-    "task": "task",
-    "rollout": "rollout_id",
-}
 TOOL_HIDDEN: Final = 0.5
 """Of training rows forget the tool's name: a fleet whose client sends no tool spans has none."""
 
@@ -46,29 +40,12 @@ class Crossfit:
     weights: Weights
 
 
-def folds_of(rows: pl.DataFrame, split: Split, folds: int, seed: int) -> NDArray[np.int64]:
-    """Which fold each row belongs to; whole groups (tasks, rollouts) stay together."""
-    names = rows[SPLIT_COLUMN[split]].fill_null("").to_numpy()
-    kinds, inverse = np.unique(names.astype(str), return_inverse=True)
-    if len(kinds) < 3:
-        message = f"{len(kinds)} {split}s cannot make 3 folds; record more, or split by group"
-        raise DatasetError(message)
-    places = np.random.default_rng(seed).permutation(len(kinds)) % min(folds, len(kinds))
-    return places[inverse]
-
-
 def examples(rows: pl.DataFrame) -> Examples:
     """Rows with priors as arrays; later steps weigh less, as 1/sqrt(1 + k), never by length."""
     y = np.log(np.maximum(rows["remaining_tokens"].cast(pl.Float64).to_numpy(), 1.0))
     weight = 1.0 / np.sqrt(1.0 + rows["steps_so_far"].cast(pl.Float64).to_numpy())
     censored = rows["truncated"].to_numpy().astype(np.float64)
     return Examples(features(rows), y, censored, weight, groups_of(rows))
-
-
-def features(rows: pl.DataFrame) -> Floats:
-    """The feature matrix of rows with priors."""
-    names = (*COLUMNS, "tool_bucket", *PRIOR)
-    return matrix({name: rows[name].cast(pl.Float64).to_numpy() for name in names})
 
 
 def crossfit(
@@ -88,7 +65,7 @@ def crossfit(
         nets.append(net)
     learned, widen = _calibrated(rows, learned, fold)
     progress(1.0, "comparing on held-out groups")
-    return Crossfit(rows, x, learned, _as_history(x), export(nets, widen))
+    return Crossfit(rows, x, learned, history_log_quantiles(x), export(nets, widen))
 
 
 def _one(
@@ -108,11 +85,6 @@ def _forget_tools(rows: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
     forget = pl.Series(rng.random(rows.height) < TOOL_HIDDEN)
     bucket = pl.when(forget).then(-1).otherwise(pl.col("tool_bucket"))
     return rows.with_columns(tool_bucket=bucket)
-
-
-def _as_history(x: Floats) -> Floats:
-    at, low, high = PRIOR_AT
-    return np.stack([x[:, at] - x[:, low], x[:, at], x[:, at] + x[:, high]], axis=1)
 
 
 def _calibrated(

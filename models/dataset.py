@@ -15,6 +15,7 @@ from typing import Final
 
 import polars as pl
 
+from heddle.collector.client import CollectorClient
 from heddle.models.errors import DatasetError
 from heddle.models.features import tool_bucket
 
@@ -73,6 +74,12 @@ def from_collector(
     frame = steps.join(finished, on=KEY, nulls_equal=True)
     frame = frame.join(tools, on=[*KEY, "step_index"], how="left", nulls_equal=True)
     return ask(frame.with_columns(pl.col("truncated").fill_null(value=False)))
+
+
+def from_store(client: CollectorClient, run: str | None, rollout: str | None = None) -> Dataset:
+    """Every finished trajectory of a run and rollout: all of them where none is named."""
+    names = ("trajectories", "steps", "tool_calls")
+    return from_collector(*(client.query(name, run=run, rollout=rollout) for name in names))
 
 
 def from_traces(traces: pl.DataFrame, *, task: str | None = None) -> Dataset:
@@ -134,6 +141,12 @@ def _own_group() -> pl.Expr:
     """Every trajectory's group: its own where it named none, which no client can name."""
     alone = pl.concat_str(pl.lit("\x00alone"), *KEY, separator="\x00")
     return pl.coalesce("group_id", alone).alias("group_id")
+
+
+def rollouts_of(rows: pl.DataFrame) -> list[str]:
+    """The rollouts the rows come from, each as run/rollout."""
+    named = rows.select(pl.concat_str("run_id", pl.col("rollout_id").fill_null(""), separator="/"))
+    return sorted(named.to_series().unique().to_list())
 
 
 def fingerprint_of(frame: pl.DataFrame) -> str:

@@ -17,8 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from heddle.models.dataset import KEY
+from heddle.models.features import COLUMNS, PRIOR, Floats, matrix
 from heddle.models.history import GroupHistory, predictive
 from heddle.models.lognormal import Lognormal, remaining_many
+from heddle.models.serve import PRIOR_AT
 from heddle.models.variance import GroupStats
 
 MOST_SIBLINGS: Final = 64
@@ -74,6 +76,18 @@ def with_priors(
     named = pl.DataFrame(laws, schema=["mu", "sigma", "prior_samples", "prior_steps"], orient="row")
     joined = rows.join(samples.select(*KEY).hstack(named), on=KEY, maintain_order="left")
     return joined.with_columns(_quantiles(joined))
+
+
+def features(rows: pl.DataFrame) -> Floats:
+    """The feature matrix of rows with priors."""
+    names = (*COLUMNS, "tool_bucket", *PRIOR)
+    return matrix({name: rows[name].cast(pl.Float64).to_numpy() for name in names})
+
+
+def history_log_quantiles(x: Floats) -> Floats:
+    """What group history alone answers for those rows: ln of its p10, p50, p90."""
+    at, low, high = PRIOR_AT
+    return np.stack([x[:, at] - x[:, low], x[:, at], x[:, at] + x[:, high]], axis=1)
 
 
 def _sample(row: dict[str, Any]) -> _Sample:

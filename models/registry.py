@@ -1,8 +1,8 @@
 """Which trained predictors are there, which one serves, and who changed that?
 
-A folder: `versions/<version>/{weights.npz,meta.json,card.md}`, `active.json` (what serves and what
-served before it) and `audit.jsonl`. A version appears whole or not at all, the switch is one atomic
-replace, and whatever is broken is refused with a sentence while the older one serves.
+A folder: `versions/<version>/{weights.npz,meta.json,card.md,gate.json}`, `active.json` (what serves
+and what served before it) and `audit.jsonl`. A version appears whole or not at all, the switch is
+one atomic replace, and whatever is broken is refused with a sentence while the older one serves.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from heddle.models.predictor import Predictor
 WEIGHTS: Final = "weights.npz"
 META: Final = "meta.json"
 CARD: Final = "card.md"
+GATE: Final = "gate.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Draft:
     because: str
     metrics: Mapping[str, float]
     trained: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    table: Sequence[Mapping[str, Any]] = ()
+    """The gate's comparisons, one row a baseline, step and metric."""
 
 
 class Registry:
@@ -91,6 +94,13 @@ class Registry:
         """The model card, Markdown."""
         return self._path(self.get(version).version, CARD).read_text()
 
+    def table(self, version: str) -> list[dict[str, Any]]:
+        """The gate's comparisons of that version; empty for one that was saved without."""
+        try:
+            return json.loads(self._path(self.get(version).version, GATE).read_text())
+        except (OSError, ValueError):
+            return []
+
     def save(self, draft: Draft, card: str = "") -> Version:
         """Add a version; training the same data to the same weights again gives the same one."""
         with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as made:
@@ -100,6 +110,7 @@ class Registry:
             version = _version_of(draft, _sha256(new / WEIGHTS))
             (new / META).write_text(json.dumps(asdict(version), indent=1))
             (new / CARD).write_text(f"# {version.version}\n\n{card}")
+            (new / GATE).write_text(json.dumps([dict(row) for row in draft.table]))
             place = self._versions / version.version
             if self._whole(version.version):
                 return self.get(version.version)

@@ -20,9 +20,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from heddle.models import crossfit as cf
 from heddle.models.card import write_card
-from heddle.models.dataset import Dataset
+from heddle.models.dataset import Dataset, rollouts_of
 from heddle.models.errors import ArtifactError, DatasetError, RegistryError
 from heddle.models.evaluate import OVERALL, Held, compare
+from heddle.models.folds import Split
 from heddle.models.gate import Verdict, judge
 from heddle.models.length import FitArgs
 from heddle.models.registry import Draft, Registry, Version
@@ -50,7 +51,7 @@ class Args:
     """Of AdamW; pulls towards group history."""
     folds: int = 5
     """Networks, each judged on the fold it never saw."""
-    split: cf.Split = "group"
+    split: Split = "group"
     """What stays together in a fold: group, task (family held out) or rollout (by time)."""
     rounds: int = 200
     """Of the bootstrap over groups behind every interval."""
@@ -117,6 +118,7 @@ def train(
         verdict.because,
         overall(verdict),
         _facts(dataset, args),
+        verdict.table.to_dicts(),
     )
     version = registry.save(draft, write_card(draft, verdict.table))
     report(1.0, verdict.because)
@@ -181,6 +183,7 @@ def _facts(dataset: Dataset, args: Args) -> dict[str, Any]:
         "ungrouped": dataset.ungrouped,
         "tasks": sorted(rows["task"].drop_nulls().unique().to_list()),
         "runs": sorted(rows["run_id"].drop_nulls().unique().to_list()),
+        "rollouts": rollouts_of(rows),
         "truncated_share": int(rows["truncated"].sum()) / max(rows.height, 1),
     }
 

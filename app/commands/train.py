@@ -55,14 +55,10 @@ def _dataset(url: str, run_id: str | None, rollout: str | None) -> Dataset:
     """Every finished trajectory of the run: all runs when none is named."""
     from heddle.app import show
     from heddle.app.commands.connect import collector_client
-    from heddle.models.dataset import from_collector
+    from heddle.models.dataset import from_store
 
     with collector_client(url) as client, show.spinner("reading the store"):
-        frames = (
-            client.query(name, run=run_id, rollout=rollout)
-            for name in ("trajectories", "steps", "tool_calls")
-        )
-        return from_collector(*frames)
+        return from_store(client, run_id, rollout)
 
 
 def _told(result: TrainResult) -> dict[str, Any]:

@@ -23,7 +23,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For `preexec_fn`: the child ends with the process that started it."""
     if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -41,7 +42,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 # PDEATHSIG must be set in the child; no lock is taken between fork and exec.
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     @property

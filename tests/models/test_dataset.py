@@ -6,11 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from heddle.models.crossfit import features
 from heddle.models.dataset import from_collector, from_traces
 from heddle.models.errors import DatasetError
 from heddle.models.evaluate import Held
-from heddle.models.priors import history_of, with_priors
+from heddle.models.priors import features, history_of, with_priors
 
 
 def test_every_step_of_a_finished_trajectory_is_one_question(frames):

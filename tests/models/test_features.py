@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.models.crossfit import features as feature_matrix
 from heddle.models.dataset import STEP_COLUMNS, ask
 from heddle.models.features import (
     COLUMNS,
@@ -20,6 +19,7 @@ from heddle.models.features import (
     matrix,
     tool_bucket,
 )
+from heddle.models.priors import features as feature_matrix
 from heddle.models.types import Query
 
 step = st.fixed_dictionaries(

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from heddle.models import crossfit
-from heddle.models.crossfit import folds_of
 from heddle.models.dataset import Dataset, from_collector
 from heddle.models.errors import DatasetError
 from heddle.models.evaluate import OVERALL
+from heddle.models.folds import folds_of
 from heddle.models.length import Examples, clearly_saves
 from heddle.models.priors import history_of
 from heddle.models.registry import Registry, load_active
