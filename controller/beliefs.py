@@ -19,6 +19,7 @@ from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError
 from heddle.controller.calibration import Calibration
 from heddle.controller.core.types import Length, Rates, Work
+from heddle.controller.dataplane.usage import Usage
 from heddle.controller.live import LiveTrajectory
 from heddle.models.history import GroupHistory
 from heddle.models.predictor import Predictor
@@ -42,6 +43,13 @@ class Seen:
     gained_tokens: float = 0.0
     tools: int = 0
     tool_s: float = 0.0
+
+    def grew(self, trajectory: LiveTrajectory, usage: Usage) -> None:
+        """A step of it ended; said before the trajectory knows it."""
+        if trajectory.steps:
+            context = usage.input_tokens + usage.output_tokens
+            self.gained_tokens += max(context - trajectory.context_tokens, 0)
+            self.output_tokens += usage.output_tokens
 
     def rates(self) -> Rates:
         """As the core takes them."""

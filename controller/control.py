@@ -20,6 +20,7 @@ from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
 from heddle.controller.errors import BadRequest, ControllerError, TooMany
 from heddle.controller.journal import Change
+from heddle.controller.steering import Steered
 
 router = APIRouter(prefix="/heddle/v1")
 FAILURES: Final = {
@@ -193,7 +194,7 @@ async def switch(request: Request, asked: wire.SwitchSet) -> Any:
     )
     for change in changes:
         _span(up, change)
-    up.loop.poke()
+    up.loop.switched()
     return _state(up, asked.run or "")
 
 
@@ -209,8 +210,7 @@ async def workers(request: Request) -> Any:
     """Every worker, dead ones included."""
     up = _up(request)
     held = [t.worker for t in up.loop.trajectories.values()]
-    can = up.fleet.can
-    return [_worker(w, can[w.id], held.count(w.id)) for w in up.fleet.workers.values()]
+    return [_worker(up, w, held.count(w.id)) for w in up.fleet.workers.values()]
 
 
 @router.post("/workers", response_model=wire.WorkerState)
@@ -218,7 +218,7 @@ async def add_worker(request: Request, asked: wire.WorkerIn) -> Any:
     """Register an engine; the same address again replaces it."""
     up = _up(request)
     worker = await compat.register(up, asked.url, asked.degree)
-    return _worker(worker, up.fleet.can[worker.id], 0)
+    return _worker(up, worker, 0)
 
 
 @router.delete("/workers/{worker_id}")
@@ -288,7 +288,9 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def _worker(worker: Any, can: Any, trajectories: int) -> wire.WorkerState:
+def _worker(up: Any, worker: Any, trajectories: int) -> wire.WorkerState:
+    can = up.fleet.can[worker.id]
+    steered = up.loop.steering.of.get(worker.id, Steered())
     return wire.WorkerState(
         worker_id=worker.id,
         url=worker.url,
@@ -299,6 +301,8 @@ def _worker(worker: Any, can: Any, trajectories: int) -> wire.WorkerState:
         kv_tokens=worker.latency.kv_tokens,
         launched=worker.launched,
         missing=list(can.missing),
+        priority_changes=steered.changes,
+        preemptions=steered.told.preemptions,
     )
 
 

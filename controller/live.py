@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, NamedTuple, cast
 
-from heddle.controller.core.types import Latency, Length, Trajectory, Worker
+from heddle.controller.core.types import Latency, Length, Switches, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
+from heddle.controller.dataplane.usage import Usage
 from heddle.controller.fleet.engine import Engine, Steered
 from heddle.controller.shape import Shape
 
@@ -37,6 +38,8 @@ class Call(NamedTuple):
     ids: bytes | None = None
     model: str = ""
     client_rid: str | None = None
+    priority: int | None = None
+    """What the client asks for; nobody changes that."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -53,6 +56,12 @@ class Step:
     model: str
     client_rid: str | None
     grant: asyncio.Future[Grant]
+    asked_priority: int | None = None
+    """The client's own."""
+    priority: int | None = None
+    """What the engine was told last; None: nothing."""
+    steered_s: float = -math.inf
+    """Loop time of the last change after it was sent."""
     attempt: int = 0
     granted: Grant | None = None
     released_ns: int = 0
@@ -120,6 +129,8 @@ class LiveTrajectory:
     errors: int = 0
     known: Trajectory | None = None
     """The fact as last told; None: something changed since."""
+    steered: tuple[Trajectory, Switches] | None = None
+    """What the priorities of its running steps were last worked out from."""
 
     def __post_init__(self) -> None:
         self.key = f"{self.run}/{self.id}"
@@ -135,6 +146,19 @@ class LiveTrajectory:
     def changed(self) -> None:
         """Whoever changes anything that `fact` tells says so here."""
         self.known = None
+
+    def grow(self, step: Step, usage: Usage) -> None:
+        """What a finished step added."""
+        self.shape.stepped(self.context_tokens, usage.input_tokens, usage.output_tokens)
+        if not self.steps:
+            self.prompt_tokens = usage.input_tokens
+        self.steps += 1
+        self.context_tokens = usage.input_tokens + usage.output_tokens
+        self.output_tokens += usage.output_tokens
+        self.ids = step.ids
+        if step.ids is not None and usage.output_ids:
+            self.ids = step.ids + b"," + usage.output_ids
+        self.changed()
 
     def park(self) -> None:
         """Its next step waits for a place anywhere."""

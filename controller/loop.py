@@ -29,6 +29,7 @@ from heddle.controller.journal import Journal
 from heddle.controller.live import Call, Grant, LiveTrajectory, Step
 from heddle.controller.movers import Mover
 from heddle.controller.pace import Pace
+from heddle.controller.steering import Steering
 from heddle.controller.switches import Switchboard
 from heddle.controller.table import Table
 
@@ -76,6 +77,7 @@ class Loop:
         self._mover = Mover(clock, fleet, journal, spans, self._returns)
         self._decider = Decider(clock, fleet, switchboard, beliefs, self.table, self._believe)
         self.pace = Pace(self._decide, lambda: len(self.trajectories))
+        self.steering = Steering(fleet, self.table, switchboard, beliefs, self._believe)
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
         self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
@@ -94,6 +96,7 @@ class Loop:
             self._beat.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beat
+        await self.steering.close()
         await self._mover.close()
         self.pace.close()
         for step in self.table.waiting():
@@ -122,6 +125,7 @@ class Loop:
             ids=call.ids,
             model=call.model,
             client_rid=call.client_rid,
+            asked_priority=call.priority,
             grant=asyncio.get_running_loop().create_future(),
             attempt=attempt,
         )
@@ -161,7 +165,8 @@ class Loop:
         self._stop_running(step)
         self.spans.ended(step, usage, now_ns)
         self._mover.arrived(trajectory, step, usage.cached_tokens)
-        self._grow(trajectory, step, usage)
+        self.beliefs.seen_of(trajectory.run).grew(trajectory, usage)
+        trajectory.grow(step, usage)
         trajectory.last_end_ns = now_ns
         if step.whose.final or step.whose.is_anonymous or trajectory.final:
             self._leave(trajectory)
@@ -206,6 +211,11 @@ class Loop:
         return [step for step in found if step.granted is not None]
 
     # decisions
+
+    def switched(self) -> None:
+        """Other policies are in force: for what waits here, and for what waits in engines."""
+        self.poke()
+        self.steering.ask()
 
     def poke(self) -> None:
         """Something changed: decide at the end of this turn of the event loop, once."""
@@ -312,6 +322,7 @@ class Loop:
             step.granted = grant = Grant(
                 worker, rid, rank, release.priority, release.because, decision
             )
+            step.priority = release.priority if step.asked_priority is None else step.asked_priority
             trajectory.running.add(step)
             worker.running += 1
             if not step.grant.done():
@@ -332,23 +343,6 @@ class Loop:
         tool_s = max(now_ns - trajectory.last_end_ns, 0) / 1e9
         seen.tools, seen.tool_s = seen.tools + 1, seen.tool_s + tool_s
         trajectory.shape.tool_ended(tool_s)
-
-    def _grow(self, trajectory: LiveTrajectory, step: Step, usage: Usage) -> None:
-        context = usage.input_tokens + usage.output_tokens
-        trajectory.shape.stepped(trajectory.context_tokens, usage.input_tokens, usage.output_tokens)
-        seen = self.beliefs.seen_of(trajectory.run)
-        if trajectory.steps:
-            seen.gained_tokens += max(context - trajectory.context_tokens, 0)
-            seen.output_tokens += usage.output_tokens
-        else:
-            trajectory.prompt_tokens = usage.input_tokens
-        trajectory.steps += 1
-        trajectory.changed()
-        trajectory.context_tokens = context
-        trajectory.output_tokens += usage.output_tokens
-        trajectory.ids = step.ids
-        if step.ids is not None and usage.output_ids:
-            trajectory.ids = step.ids + b"," + usage.output_ids
 
     def _believe(self, trajectory: LiveTrajectory) -> None:
         policy = trajectory.believed = self.switchboard.of(trajectory.run).prediction

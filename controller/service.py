@@ -140,6 +140,7 @@ class Controller:
                     worker_id, degree = known.get(url, (None, None))
                     await self.fleet.join(worker_id, url, degree)
         self.loop.start()
+        self.loop.steering.start()
         self.counters.start()
 
     async def close(self) -> None:

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 PORT = "HEDDLE_PRIORITY_PORT"
+PROTOCOL = 1
+"""What a controller must speak: one of another number is not used."""
 FLUSH_S = 0.05
 """20 broadcasts of changes a second at most: random tables at 500 a second let nothing finish."""
 CHANGE_S = 0.5
@@ -166,14 +168,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(400, {"error": 'send {"changes": {"<rid>": <integer priority>}}'})
             return
         PENDING.ask(changes)
-        self._say(200, {"asked": len(changes)})
+        self._said(len(changes))
 
     def do_GET(self) -> None:
         """What happened so far."""
-        self._say(200, {"plugin": "heddle", **PENDING.counts})
+        self._said(0)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: SGLang's log is not ours."""
+
+    def _said(self, taken: int) -> None:
+        known = {"plugin": "heddle", "protocol": PROTOCOL, "taken": taken}
+        self._say(200, {**known, **PENDING.counts})
 
     def _say(self, status: int, said: dict[str, Any]) -> None:
         body = json.dumps(said).encode()

@@ -248,6 +248,10 @@ class WorkerState(BaseModel):
     launched: bool
     missing: list[str] = []
     """What its engine cannot do, and what Heddle does instead."""
+    priority_changes: int = 0
+    """Sent after requests that its engine already had."""
+    preemptions: int = 0
+    """By priority, as its plugin counts them."""
 
 
 class TrajectoryState(BaseModel):

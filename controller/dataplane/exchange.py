@@ -128,8 +128,8 @@ class Exchange:
             keys["rid"] = grant.rid
             if "session_id" not in head and self.path != COMPLETIONS:
                 keys["session_id"] = step.trajectory.id
-        if grant.priority is not None and "priority" not in head:
-            keys["priority"] = grant.priority
+        if step.asked_priority is None and step.priority is not None:
+            keys["priority"] = step.priority
         if self.strips_meta:
             keys["return_meta_info"] = True
         if self.swallows_usage:

@@ -88,15 +88,16 @@ class Proxy:
     async def _step(self, exchange: Exchange, path: str, receive: Receive) -> None:
         body, headers = exchange.body, exchange.headers
         whose = resolve(Request(headers, path, body.head, self._api_keys))
-        rid = body.head.get("rid")
+        rid, priority = body.head.get("rid"), _priority(body.head)
         call = Call(
             prompt_tokens=body.prompt_tokens,
             ids=body.ids,
             model=str(body.head.get("model") or ""),
             client_rid=rid if isinstance(rid, str) else None,
+            priority=priority,
         )
         whose = self._inferred(exchange, whose)
-        self._admit(whose, body.head)
+        self._admit(whose)
         step = self._loop.arrive(whose, call)
         await asgi.while_there(receive, self._carry(exchange, step), lambda: exchange.ended)
 
@@ -122,15 +123,8 @@ class Proxy:
         elif ids is None:
             self._lineage.note(line, None, exchange.messages)
 
-    def _admit(self, whose: Whose, head: Mapping[str, Any]) -> None:
-        """Refuse what no engine could take, and more trajectories than memory is meant for."""
-        priority = head.get("priority")
-        # A number beyond 64 bits has become a float here and would reach the engine as one.
-        if priority is not None and not (
-            isinstance(priority, int) and -(1 << 63) <= priority < 1 << 63
-        ):
-            message = "priority must be an integer of 64 bits"
-            raise BadRequest(message)
+    def _admit(self, whose: Whose) -> None:
+        """Refuse more trajectories than memory is meant for."""
         known = self._loop.trajectories
         if len(known) >= MAX_LIVE and f"{whose.run}/{whose.trajectory}" not in known:
             message = f"{len(known)} trajectories are live; finish some, or let them end"
@@ -288,6 +282,18 @@ class Proxy:
             await asyncio.gather(*(g.worker.engine.abort(g.rid) for g in grants))
         said = orjson.dumps({"success": True, "running": len(running)})
         await asgi.answer(exchange.send, 200, said, "application/json")
+
+
+def _priority(head: Mapping[str, Any]) -> int | None:
+    """The client's own; what no engine could take is refused."""
+    priority = head.get("priority")
+    # A number beyond 64 bits has become a float here and would reach the engine as one.
+    if priority is not None and not (
+        isinstance(priority, int) and -(1 << 63) <= priority < 1 << 63
+    ):
+        message = "priority must be an integer of 64 bits"
+        raise BadRequest(message)
+    return priority
 
 
 _BACKGROUND: Final[set[asyncio.Future[None]]] = set()

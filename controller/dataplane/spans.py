@@ -231,7 +231,7 @@ def _decision(step: Step) -> dict[str, Any]:
             "heddle.worker.id": grant.worker.id,
             "heddle.degree": grant.worker.degree,
             "heddle.order.rank": grant.rank,
-            "heddle.priority": grant.priority,
+            "heddle.priority": step.priority,
             "heddle.because": grant.because,
         }
     return said

@@ -8,6 +8,7 @@ tokens and orders requests; it knows no prices.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +83,18 @@ class Scheduler:
             insort(self.waiting, live, key=_ORDER)
         else:
             self.waiting.append(live)
+
+    def reorder(self, wanted: Mapping[str, int]) -> int:
+        """Other priorities for requests that wait or run; returns how many changed."""
+        changed = 0
+        for live in (*self.waiting, *self.running):
+            priority = wanted.get(live.request.rid)
+            if priority is not None and priority != live.request.priority:
+                live.request.priority = priority
+                live.order = (-priority, *live.order[1:])
+                changed += 1
+        self.waiting.sort(key=_ORDER)
+        return changed
 
     def take(self, tokens: int) -> None:
         """Make tokens of KV private to a request, evicting what stands in the way."""

@@ -14,6 +14,7 @@ from heddle.controller.emulator import replies
 from heddle.controller.emulator.errors import BadRequest
 from heddle.controller.emulator.parse import Body
 from heddle.controller.emulator.runner import Runner
+from heddle.controller.sglang_plugin import PROTOCOL
 
 Answer = dict[str, Any] | str
 Call = Callable[[Runner, Body], Awaitable[Answer]]
@@ -139,6 +140,23 @@ async def set_trace_level(runner: Runner, body: Body) -> Answer:
     return "success"
 
 
+async def priorities(runner: Runner, body: Body) -> Answer:
+    """What the plugin answers on a port of its own: {"changes": {rid: priority}}."""
+    changes = body.get("changes", {})
+    if not isinstance(changes, dict) or not all(type(p) is int for p in changes.values()):
+        sentence = 'send {"changes": {"<rid>": <integer priority>}}'
+        raise BadRequest(sentence)
+    runner.prioritise(cast("dict[str, int]", changes))
+    return {
+        "plugin": "heddle",
+        "protocol": PROTOCOL,
+        "taken": len(changes),
+        "asked": runner.asked,
+        "applied": runner.applied,
+        "preemptions": runner.engine.scheduler.preempted,
+    }
+
+
 async def server_info(runner: Runner, _body: Body) -> Answer:
     """Resolved settings."""
     said = replies.server_info(runner.engine, runner.port, runner.lag_s)
@@ -175,6 +193,7 @@ _POST: Final = ("POST",)
 _BOTH: Final = ("GET", "POST")
 
 CONTROL: Final[dict[str, Endpoint]] = {
+    "/": Endpoint(_BOTH, priorities),
     "/health": Endpoint(_GET, health),
     "/health_generate": Endpoint(_GET, health),
     "/v1/models": Endpoint(_GET, models),

@@ -176,6 +176,7 @@ def server_info(engine: Engine, port: int, lag_s: float = 0.0) -> dict[str, Any]
             {
                 "world_size": config.degree,
                 "effective_max_running_requests_per_dp": config.max_running,
+                "heddle_priority_port": port,
                 "memory_usage": {"token_capacity": engine.scheduler.capacity},
             }
         ],

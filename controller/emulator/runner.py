@@ -27,6 +27,8 @@ class Runner:
         self.spans = spans
         self.streams = self.begun = 0
         """Open now, and ever."""
+        self.asked = self.applied = 0
+        """Changes of priorities."""
         self.lag_s = 0.0
         """The most fleet seconds that something was handed out after it was due."""
         self._last_s = self.began_s = clock.now_s()
@@ -55,6 +57,12 @@ class Runner:
         count = self.engine.abort(rid, self.now())
         self.settle()
         return count
+
+    def prioritise(self, wanted: dict[str, int]) -> None:
+        """As Heddle's plugin inside SGLang: new priorities for requests it has."""
+        self.settle()
+        self.asked += len(wanted)
+        self.applied += self.engine.scheduler.reorder(wanted)
 
     def settle(self) -> None:
         """Hand out what ended and arm the timer for what comes next."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,14 @@ class Stream(Protocol):
         ...
 
 
+class Priorities(NamedTuple):
+    """What an engine's plugin has done so far, over all who asked."""
+
+    asked: int = 0
+    applied: int = 0
+    preemptions: int = 0
+
+
 class Steered(Protocol):
     """What decides needs of an engine at one address: no bytes of requests."""
 
@@ -101,4 +109,8 @@ class Engine(Steered, Protocol):
 
     async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
         """POST and the answer's head; EngineLost when there is none."""
+        ...
+
+    async def prioritise(self, port: int, changes: Mapping[str, int]) -> Priorities:
+        """Give requests it has new priorities, through its plugin at that port."""
         ...

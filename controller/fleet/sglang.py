@@ -11,17 +11,21 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
 from heddle.controller.errors import EngineError, EngineLost
-from heddle.controller.fleet.engine import Capabilities, EngineLoad, Reply
+from heddle.controller.fleet.engine import Capabilities, EngineLoad, Priorities, Reply
+from heddle.controller.sglang_plugin import PROTOCOL
 
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 75.0
 ASK_S: Final = 5.0
 """Time limit of questions that no generation waits behind."""
+PLUGIN_S: Final = 1.0
+"""A plugin answers from memory."""
 # Warm-ups go behind every real step: bands start at 0, and within 10 of them nothing preempts.
 WARM_PRIORITY: Final = -1
 _LOST: Final = (aiohttp.ClientError, ConnectionError, TimeoutError)
@@ -87,6 +91,9 @@ class SglangEngine:
         """
         info = await self._ask("/server_info")
         can = capabilities_of(info)
+        if can.plugin and not await self._has_plugin(can.plugin):
+            missing = (*can.missing, SILENT_PLUGIN)
+            can = replace(can, plugin=0, missing=missing)
         if can.trace:
             asked = self.send(f"/set_trace_level?level={TRACE_LEVEL}", b"{}", _JSON)
             with contextlib.suppress(TimeoutError):
@@ -133,6 +140,36 @@ class SglangEngine:
         with contextlib.suppress(EngineError, TimeoutError):
             body = orjson.dumps({"rid": rid})
             await asyncio.wait_for(self.send("/abort_request", body, _JSON), ASK_S)
+
+    async def prioritise(self, port: int, changes: Mapping[str, int]) -> Priorities:
+        """One POST to the plugin, which broadcasts to all ranks at its own pace."""
+        body = orjson.dumps({"changes": dict(changes)})
+        found = await self._plugin(port, body)
+        return Priorities(*(int(found.get(name) or 0) for name in Priorities._fields))
+
+    async def _has_plugin(self, port: int) -> bool:
+        try:
+            found = await self._plugin(port, b"")
+        except EngineError:
+            return False
+        return (found.get("plugin"), found.get("protocol")) == ("heddle", PROTOCOL)
+
+    async def _plugin(self, port: int, body: bytes) -> dict[str, Any]:
+        parts = urlsplit(self.url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        at = f"{parts.scheme}://{host}:{port}/"
+        try:
+            opened = self._session.request("POST" if body else "GET", at, data=body or None)
+            async with asyncio.timeout(PLUGIN_S), opened as response:
+                found: Any = orjson.loads(await response.read()) if response.ok else {}
+        except orjson.JSONDecodeError:
+            return {}
+        except _LOST as error:
+            raise self._lost(error) from error
+        if body and not found:
+            message = f"the priority plugin of {self.url} refused changes"
+            raise EngineError(message)
+        return found if isinstance(found, dict) else {}
 
     async def sleep(self) -> None:
         """Without the memory saver SGLang answers 200 and keeps everything: asked first."""
@@ -210,11 +247,25 @@ def capabilities_of(info: Mapping[str, Any]) -> Capabilities:
         memory_saver=bool(info.get("enable_memory_saver")),
     )
     missing = [sentence for name, sentence in _MISSING.items() if not getattr(can, name)]
+    version = str(info.get("version") or "of a version it does not say")
+    if can.plugin and version not in VERIFIED:
+        can = replace(can, plugin=0)
+        missing.append(UNVERIFIED.format(version))
     if priority and info.get("default_priority_value", 0) is None:
         missing.append(UNRANKED)
     return replace(can, missing=tuple(missing))
 
 
+SILENT_PLUGIN: Final = (
+    "a request keeps the priority it was sent with: the engine names a priority plugin that does "
+    "not answer as one of this version; see that HEDDLE_PRIORITY_PORT is reachable from here"
+)
+UNVERIFIED: Final = (
+    "a request keeps the priority it was sent with: the plugin was never tried on SGLang {}, on "
+    "0.5.23 it was"
+)
+VERIFIED: Final = frozenset({"0.5.23"})
+"""Versions of SGLang whose ranks took 200 changes during 64 queued requests and lost nothing."""
 UNRANKED: Final = (
     "a request without a priority comes after all others there; start it with "
     "--default-priority-value 0"

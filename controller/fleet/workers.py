@@ -83,10 +83,12 @@ class Fleet:
 
     async def suspect(self, worker: LiveWorker) -> bool:
         """Ask whether it lives; marks it dead if it does not answer. Returns whether it lives."""
-        lives = await self._asked(worker.engine) is not None
+        said = await self._asked(worker.engine)
+        lives = said is not None
         before, worker.alive = worker.alive, lives
         if self.workers.get(worker.id) is worker and lives != before:
-            if lives:
+            if said is not None:
+                self.can[worker.id] = said
                 worker.generation = self._next_generation(worker.id)
                 worker.joined_ns = self._clock.now_ns()
             (self.back if lives else self.lost)(worker)

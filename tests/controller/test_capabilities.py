@@ -10,6 +10,7 @@ from heddle.controller.errors import EngineError
 from heddle.controller.fleet.sglang import SglangEngine, capabilities_of, open_session
 
 FULL = {
+    "version": "0.5.23",
     "served_model_name": "m",
     "tp_size": 2,
     "max_total_num_tokens": 900,
@@ -47,6 +48,7 @@ def test_an_engine_with_everything_misses_nothing() -> None:
         ({"hicache_storage_backend": None}, "--hicache-storage-backend"),
         ({"enable_memory_saver": False}, "--enable-memory-saver"),
         ({"internal_states": [{}]}, "HEDDLE_PRIORITY_PORT"),
+        ({"version": "0.5.99"}, "0.5.99"),
     ],
 )
 def test_each_missing_thing_is_one_sentence_with_the_flag_that_helps(

@@ -51,9 +51,10 @@ def test_the_port_takes_changes_and_says_what_happened():
     url = f"http://127.0.0.1:{server.server_address[1]}"
     body = json.dumps({"changes": {"x": 3}}).encode()
     with urllib.request.urlopen(urllib.request.Request(url, body)) as reply:
-        assert json.load(reply) == {"asked": 1}
+        assert json.load(reply)["taken"] == 1
     with urllib.request.urlopen(url) as reply:
-        assert json.load(reply)["plugin"] == "heddle"
+        said = json.load(reply)
+    assert (said["plugin"], said["protocol"], said["taken"]) == ("heddle", plugin.PROTOCOL, 0)
     server.shutdown()
     server.server_close()
     assert plugin.PENDING.due() == {"x": 3}
