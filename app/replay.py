@@ -26,6 +26,7 @@ from heddle.controller.laws import laws
 
 CUT_NAMED: Final = 20
 """Trajectories named of those that a barrier cuts, the longest first."""
+GROUPS_NAMED: Final = 2_000
 TAIL: Final = 0.9
 """The tail begins when this share of the trajectories has finished."""
 
@@ -77,8 +78,8 @@ def switches_of(spelled: str) -> Switches:
         fail(str(error))
 
 
-def play(cell: Cell, policy: str) -> dict[str, Any]:
-    """One cell under one policy, as a row."""
+def play(cell: Cell, policy: str, *, detail: bool = False) -> dict[str, Any]:
+    """One cell under one policy, as a row; *detail*: with its groups and trajectories."""
     if cell.error is None:
         beliefs = beliefs_of(cell.past)
     else:
@@ -103,7 +104,10 @@ def play(cell: Cell, policy: str) -> dict[str, Any]:
     bounds = bounds_s(cell.now, cell.system, cell.model, cell.gpus)
     named = {"cell": cell.name, "seed": cell.seed, "policy": policy, "gpus": cell.gpus}
     new_tokens = sum(step.observation_tokens for one in cell.now for step in one.steps)
-    return {**named, **_row(result, bounds, new_tokens), **_barrier(result)}
+    told = {**named, **_row(result, bounds, new_tokens), **_barrier(result)}
+    if detail:
+        told |= {"group_s": _groups(result), "lengths_s": _lengths(result)}
+    return told
 
 
 def _arrivals_s(trajectories: int, over_s: float) -> list[float] | None:
@@ -127,6 +131,20 @@ def _barrier(result: RolloutResult) -> dict[str, Any]:
         "stale_share": carried / made if made else 0.0,
         "cut_longest": [t.trajectory_id for t in longest[:CUT_NAMED]],
     }
+
+
+def _groups(result: RolloutResult) -> dict[str, float]:
+    """Group to when its last trajectory ended: GROUPS_NAMED of them, the last to end."""
+    ends: dict[str, float] = {}
+    for one in result.trajectories:
+        ends[one.group_id] = max(ends.get(one.group_id, 0.0), one.end_s or result.makespan_s)
+    return dict(sorted(ends.items(), key=lambda kept: (-kept[1], kept[0]))[:GROUPS_NAMED])
+
+
+def _lengths(result: RolloutResult) -> list[float]:
+    """Seconds of every trajectory, longest first."""
+    took = [(t.end_s or result.makespan_s) - t.start_s for t in result.trajectories]
+    return sorted((round(one, 3) for one in took), reverse=True)
 
 
 def _row(result: RolloutResult, bounds: dict[str, float], new_tokens: int) -> dict[str, Any]:

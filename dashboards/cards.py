@@ -25,6 +25,8 @@ LONGEST: Final = 300
 """Characters of a cell; files hold the whole text."""
 EXACT: Final = 2**53
 """Above it a browser's numbers are not exact: nanoseconds of a date are shown as text."""
+ROWS: Final = 200
+"""Of a list nobody reads to its end."""
 TABLE_BYTES: Final = 400_000
 """A page is 1 MB at most, and a table is not all of it."""
 

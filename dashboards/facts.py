@@ -76,11 +76,27 @@ def recorded_runs(runs: pl.DataFrame) -> list[str]:
 
 def layout(degrees: str | None) -> str:
     """`1,1,4` as `2 x TP1, 1 x TP4`; as it came where it is no list of numbers."""
-    parts = [part.strip() for part in (degrees or "").split(",")]
+    parts = [part.strip() for part in (degrees or "").replace("+", ",").split(",")]
     if not all(part.isdigit() for part in parts):
         return degrees or "–"
     counted = Counter(int(part) for part in parts)
     return ", ".join(f"{counted[degree]} x TP{degree}" for degree in sorted(counted))
+
+
+def longest_by_group(trajectories: pl.DataFrame, measure: str) -> dict[str, float]:
+    """Group to the largest *measure* of its samples; who names no group is one of its own."""
+    named = trajectories.filter(pl.col(measure).is_not_null()).with_columns(
+        pl.coalesce("group_id", "trajectory_id").alias("group")
+    )
+    rows = named.group_by("group").agg(pl.col(measure).max()).sort("group")
+    return {str(group): float(value) for group, value in rows.iter_rows()}
+
+
+def changed(policies: str | None, base: str | None) -> str:
+    """Choices of *policies* that differ from *base*, both as `order=fcfs,...`; `the same`."""
+    theirs = set((base or "").split(","))
+    found = [choice for choice in (policies or "").split(",") if choice and choice not in theirs]
+    return ", ".join(found) or "the same"
 
 
 def stragglers(trajectories: pl.DataFrame, now_ns: int, *, top: int = 12) -> pl.DataFrame:

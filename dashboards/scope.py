@@ -56,6 +56,21 @@ def choose(
     return st.session_state[key] or default
 
 
+def several(name: str, label: str, options: Sequence[str], *, default: list[str]) -> list[str]:
+    """Any of *options*, in their order, kept in the URL with commas; the default is left out."""
+    asked = get(name)
+    now = [one for one in options if one in asked.split(",")] if asked else default
+    key = f"several_{name}"
+    st.session_state[key] = now
+
+    def write() -> None:
+        kept = [one for one in options if one in st.session_state[key]]
+        put(name, None if kept == default else ",".join(kept))
+
+    st.multiselect(label, options, key=key, on_change=write)
+    return [one for one in options if one in st.session_state[key]]
+
+
 def flag(name: str, label: str, *, default: bool, **look: Any) -> bool:
     """A toggle kept in the URL as `1` or `0`."""
     key = f"flag_{name}"

@@ -7,12 +7,15 @@ import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heddle.app import checks, recorded, show
+from heddle.app.commands.connect import collector_client
 from heddle.app.errors import fail
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
+from heddle.controller.emulator.workload import TrajectorySpec
 
 
 def compare(
@@ -47,17 +50,18 @@ def compare(
 def _played(jobs: Sequence[tuple[Cell, str]], workers: int) -> list[dict[str, Any]]:
     """Rows in the order of the jobs; each is a process of its own where there are several."""
     rows: list[dict[str, Any]] = []
-    with show.counter("paired replay", "rollouts") as done:
+    detailed = partial(play, detail=True)
+    with show.steps("paired replay", "rollouts") as done:
         if workers == 1:
             for cell, policy in jobs:
-                rows.append(play(cell, policy))
-                done(len(rows))
+                rows.append(detailed(cell, policy))
+                done(len(rows), len(jobs))
             return rows
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            for row in pool.map(play, *zip(*jobs, strict=True)):
+            for row in pool.map(detailed, *zip(*jobs, strict=True)):
                 rows.append(row)
-                done(len(rows))
+                done(len(rows), len(jobs))
     return rows
 
 
@@ -96,7 +100,7 @@ def _cells(source: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Cell]:
         limits = recorded.Limits(None, None, None, asked["seed"])
         specs = recorded.load(Path(source["file"]), limits).trajectories
     elif source["rollout"] is not None:
-        specs = _stored(source["rollout"], asked["collector"])
+        specs = stored(source["rollout"], asked["collector"])
     if specs is None:
         return [
             generated(source["workload"], seed=seed, groups=source["groups"], **fleet)
@@ -108,14 +112,12 @@ def _cells(source: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Cell]:
     return [replace(one, name=f"recorded/{seed}", seed=seed) for seed in seeds]
 
 
-def _stored(spelled: str, collector: str | None) -> Any:
-    from heddle.app.settings import load
-    from heddle.collector.client import CollectorClient
-
+def stored(spelled: str, collector: str | None) -> list[TrajectorySpec]:
+    """The trajectories of RUN/ROLLOUT as the store holds them."""
     run, slash, rollout = spelled.partition("/")
     if not slash:
         fail(f"--rollout expects RUN/ROLLOUT, got {spelled!r}")
-    with CollectorClient(collector or load({}).query_url) as client:
+    with collector_client(collector) as client:
         steps = client.query("steps", run=run, rollout=rollout, limit=1_000_000)
         tools = client.query("tool_calls", run=run, rollout=rollout, limit=1_000_000)
     if steps.is_empty():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heddle.app.commands import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.controller.emulator.workload import TrajectorySpec
 
 TYPER = options.help_with(
     "heddle plan", "heddle plan --workload coding --gpus 64 --model Qwen3-32B", "heddle plan --json"
@@ -18,20 +23,32 @@ def run(
         str | None, typer.Option(help="Plan for lengths like this generated preset's.")
     ] = None,
     groups: Annotated[int, typer.Option(help="Groups of 16 to plan for.", min=1)] = 16,
+    rollout: Annotated[
+        str | None, typer.Option(help="Plan for this rollout's lengths.", metavar="RUN/ROLLOUT")
+    ] = None,
     gpus: options.Gpus = None,
     model: options.Model = None,
     system: options.System = None,
     seed: options.Seed = 0,
     controller: options.Controller = None,
+    collector: options.Collector = None,
     json: options.Json = False,
 ) -> None:
     """Show what the controller decided, or plan for a workload with nothing running."""
     from heddle.app import show
     from heddle.app.commands.connect import controller_client, plain
 
-    if workload is not None:
+    if workload is not None or rollout is not None:
+        from heddle.app.commands.compare import stored
+        from heddle.controller.emulator.workload import generate
+
+        lengths = (
+            stored(rollout, collector)
+            if rollout is not None
+            else generate(str(workload), groups=groups, seed=seed)
+        )
         asked = (gpus or 8, model or "Qwen3-14B", system or "h100_sxm")
-        _print(_planned(workload, groups, seed, asked), json=json)
+        _print(_planned(lengths, seed, asked), json=json)
         return
     with controller_client(controller, None, None) as client:
         told = plain(client.plan())
@@ -46,19 +63,18 @@ def run(
 
 
 def _planned(
-    workload: str, groups: int, seed: int, asked: tuple[int, str, str]
+    lengths: Sequence[TrajectorySpec], seed: int, asked: tuple[int, str, str]
 ) -> list[dict[str, Any]]:
-    """Every allocation's layout for one generated epoch, the quickest first."""
+    """Every allocation's layout for those lengths, the quickest first."""
     import numpy as np
 
     from heddle.app.rollouts import work_of
     from heddle.controller.core.allocation import ALLOCATIONS
-    from heddle.controller.emulator.workload import generate
     from heddle.controller.laws import laws
 
     gpus, model, system = asked
     known = laws(system, model)
-    works = [work_of(t) for t in generate(workload, groups=groups, seed=seed)]
+    works = [work_of(one) for one in lengths]
     told: list[dict[str, Any]] = []
     for name, allocate in ALLOCATIONS.items():
         degree = name.removeprefix("fixed-")

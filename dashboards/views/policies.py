@@ -15,6 +15,7 @@ import streamlit as st
 
 from heddle.collector.errors import CollectorError
 from heddle.dashboards import cards, client, control, facts, scope, shell, theme
+from heddle.dashboards.views import whatif
 
 SAYS: Final = {
     "order": "who goes first",
@@ -48,6 +49,7 @@ def page() -> None:
         _change(now, run)
     _audit(run)
     _plan(run)
+    whatif.panels(run, list(now["presets"]) if now else [])
 
 
 def _speeds(run: str | None) -> list[float | None]:
