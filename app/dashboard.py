@@ -9,7 +9,16 @@ from __future__ import annotations
 import streamlit as st
 
 from heddle.dashboards import nav
-from heddle.dashboards.views import ask, compare, idle, overview, policies, tail, trajectory
+from heddle.dashboards.views import (
+    ask,
+    compare,
+    idle,
+    overview,
+    policies,
+    predictor,
+    tail,
+    trajectory,
+)
 
 
 def main() -> None:
@@ -21,6 +30,7 @@ def main() -> None:
         "tail": st.Page(tail.page, title="Long tail", url_path="tail"),
         "trajectory": st.Page(trajectory.page, title="Trajectory", url_path="trajectory"),
         "compare": st.Page(compare.page, title="Compare", url_path="compare"),
+        "predictor": st.Page(predictor.page, title="Predictor", url_path="predictor"),
         "policies": st.Page(policies.page, title="Policies", url_path="policies"),
         "ask": st.Page(ask.page, title="Ask", url_path="ask"),
     }

@@ -117,6 +117,22 @@ def _left_out(shown: pl.DataFrame, frame: pl.DataFrame) -> None:
         st.caption(f"The first {shown.height:,} of {frame.height:,} rows.")
 
 
+def who_and_why(key: str) -> tuple[str, str]:
+    """The two fields of every change; what was typed, stripped. `token` asks for the third."""
+    who_at, why_at = st.columns([1, 3])
+    who = who_at.text_input("Who", key=f"{key}_who")
+    why = why_at.text_input("Why", key=f"{key}_why", placeholder="kept in the audit trail")
+    if not client.places().token:
+        said = "heddle control --token-file"
+        st.text_input("Token", key=f"{key}_token", type="password", help=said)
+    return who.strip(), why.strip()
+
+
+def token(key: str) -> str | None:
+    """What opens changes: the dashboard's own, or the one typed beside who and why."""
+    return client.places().token or st.session_state.get(f"{key}_token") or None
+
+
 def fleet_time(speeds: Iterable[float | None]) -> None:
     """Says that the times below are an emulated fleet's, where they are."""
     if said := facts.fleet_time(speeds):

@@ -89,6 +89,22 @@ def framed(title: str, body: Callable[[Scope], None]) -> None:
         st.error(cards.plain(refused))
 
 
+def quietly() -> Scope | None:
+    """The selection for a page that does without one: no empty state, None where there is none."""
+    try:
+        runs = client.ask("runs")
+        asked = scope.get("run")
+        if runs.is_empty() or (asked and asked not in facts.recorded_runs(runs)):
+            return None
+        rollouts = client.ask("rollouts", run=asked or facts.recorded_runs(runs)[0])
+        known = rollouts["rollout_id"].to_list()
+        if not known or (scope.get("rollout") and scope.get("rollout") not in known):
+            return None
+        return _choose()
+    except CollectorError:
+        return None
+
+
 def _choose() -> Scope | None:
     runs = client.ask("runs")
     with st.sidebar:

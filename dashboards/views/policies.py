@@ -39,7 +39,8 @@ AUDIT: Final[dict[str, Any]] = {
 def page() -> None:
     """Switches, presets, the change and its trail."""
     shell.opened("Policies")
-    run = scope.get("run") or None
+    chosen = shell.quietly()
+    run = chosen.run if chosen else scope.get("run") or None
     cards.fleet_time(_speeds(run))
     now, refused = client.attempt(lambda: control.switches(run))
     if now is None:
@@ -120,16 +121,11 @@ def _apply(
         st.markdown("**This changes**")
         for choice, policy in changed.items():
             st.text(f"{choice}: {now.get(choice)} → {policy}")
-        who_at, why_at = st.columns([1, 3])
-        who = who_at.text_input("Who", key="policies_who")
-        why = why_at.text_input("Why", key="policies_why", placeholder="kept in the audit trail")
-        token = client.places().token or st.text_input(
-            "Token", key="policies_token", type="password", help="heddle control --token-file"
-        )
-        ready = bool(who.strip() and why.strip())
+        who, why = cards.who_and_why("policies")
+        ready = bool(who and why)
         with st.container(horizontal=True):
             if st.button("Apply", key="policies_apply", type="primary", disabled=not ready):
-                _send(_request(now, changed, presets), who.strip(), why.strip(), token, run)
+                _send(_request(now, changed, presets), who, why, cards.token("policies"), run)
             st.button("Discard", key="policies_discard", on_click=_unstage)
         if not ready:
             st.caption("A change needs a name and a reason.")
