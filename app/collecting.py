@@ -52,5 +52,6 @@ def collector_settings(settings: Settings) -> CollectorSettings:
         ),
         silent_s=c.silent_s,
         memory_limit=c.memory_limit,
+        decoders=c.decoders,
         capture=c.capture,
     )

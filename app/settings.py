@@ -82,6 +82,8 @@ class CollectSettings(_Part):
     silent_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 3_600.0
     """A trajectory without an end is abandoned when nothing of it came for that long."""
     memory_limit: str = "1GB"
+    decoders: Annotated[int, Field(ge=0, le=16)] = 1
+    """Processes that decode large requests; 0 decodes in threads."""
     sql_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     sql_rows: Annotated[int, Field(gt=0)] = 1_000_000
 

@@ -30,6 +30,11 @@ class Arrivals:
         self._held: deque[tuple[int, Any]] = deque()
         self._rows = self._number = self._forgotten = 0
 
+    @property
+    def rows(self) -> int:
+        """Held."""
+        return self._rows
+
     def add(self, spans: Any) -> int:
         """Rows of a commit about to be made; its number."""
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -97,6 +98,26 @@ class Flood(NamedTuple):
     parent_span_id: str
     start_ns: int
     end_ns: int
+
+
+@dataclass(slots=True)
+class Columns:
+    """What `Rows` gathered, as one table: another process can hand it over."""
+
+    spans: Any
+    """A pyarrow Table of SCHEMA."""
+    floods: list[Flood]
+    rejected: int
+    message: str
+    reasons: Counter[str]
+    sender_drops: dict[str, int]
+
+    def __len__(self) -> int:
+        return self.spans.num_rows + len(self.floods)
+
+    def table(self) -> Any:
+        """All rows kept."""
+        return self.spans
 
 
 class Origin:
@@ -208,6 +229,12 @@ class Rows:
             else:
                 arrays.append(pa.nulls(rows, kind))
         return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+    def columns(self) -> Columns:
+        """The same as one table, and what was said on the way."""
+        return Columns(
+            self.table(), self.floods, self.rejected, self.message, self.reasons, self.sender_drops
+        )
 
     def _stripped(self, span: Span) -> Span:
         """Without content."""

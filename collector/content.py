@@ -101,7 +101,7 @@ class Content:
     """Decides by name, remembers its decisions, counts what it left out."""
 
     def __init__(self, capture: Capture = "drop") -> None:
-        self.capture = capture
+        self.capture: Capture = capture
         self.left_out = 0
         self._known: dict[str, bool] = {}
         self._clean: set[tuple[str, ...]] = set()

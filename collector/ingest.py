@@ -7,11 +7,9 @@ ignore what they are told.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -22,7 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from heddle.collector import otlp
-from heddle.collector.content import Capture, Content
+from heddle.collector.content import Capture
+from heddle.collector.decoding import Decoding
 from heddle.collector.errors import Overloaded
 from heddle.collector.inflate import inflate
 from heddle.collector.limits import SenderLimits
@@ -32,10 +31,8 @@ from heddle.collector.waking import Woken
 MAX_BODY_BYTES: Final = 64 << 20
 ROW_BYTES: Final = 3_000
 """What a decoded span takes in memory beside its body, while it waits for the disk."""
-# Decoding takes about 20 us a span; below this a hop to a thread costs more than it frees.
-_INLINE_BYTES: Final = 16_384
-# The interpreter runs one at a time anyway; the second keeps a small body from a huge one's queue.
-_DECODERS: Final = 2
+# Below this a hop to a thread costs more than it frees.
+_INFLATED_HERE_BYTES: Final = 2_048
 
 
 @dataclass(slots=True)
@@ -47,7 +44,6 @@ class Counts:
     rejected_spans: int = 0
     refused_requests: int = 0
     overloaded_requests: int = 0
-    content_left_out: int = 0
     last_rejection: str = ""
     rejected: Counter[str] = field(default_factory=Counter[str])
     """Spans by reason: id, time, attribute, shape."""
@@ -66,23 +62,35 @@ class Ingest:
         token: str | None = None,
         limits: SenderLimits | None = None,
         capture: Capture = "drop",
+        decoders: int = 0,
     ) -> None:
         self._store = store
         self.limits = limits or SenderLimits(None)
         self.token = token
         self.counts = Counts()
-        self.content = Content(capture)
         self.arrived_bytes = 0
         self._waiting_since: dict[int, float] = {}
         self._number = 0
-        self._pool = ThreadPoolExecutor(_DECODERS, "heddle-decode")
+        self._decoding = Decoding(capture, processes=decoders)
         self._woken = Woken()
 
     def report(self) -> dict[str, Any]:
         """The counts, for /healthz."""
-        self.counts.content_left_out = self.content.left_out
         counts = {each.name: getattr(self.counts, each.name) for each in fields(self.counts)}
-        return {"lag_s": self.lag_s, **counts}
+        left_out, deaths = self.content_left_out, self.deaths
+        return {
+            "lag_s": self.lag_s, "content_left_out": left_out, "decoder_deaths": deaths, **counts
+        }  # fmt: skip
+
+    @property
+    def content_left_out(self) -> int:
+        """Values of messages, arguments and results that were not kept as sent."""
+        return self._decoding.content.left_out
+
+    @property
+    def deaths(self) -> int:
+        """Decoding processes that ended by themselves."""
+        return self._decoding.deaths
 
     @property
     def lag_s(self) -> float:
@@ -111,16 +119,15 @@ class Ingest:
 
     async def inflate(self, body: bytes, encoding: str, limit_bytes: int) -> bytes:
         """The body as it was before compression."""
-        if len(body) <= _INLINE_BYTES // 8 or not encoding:
+        if len(body) <= _INFLATED_HERE_BYTES or not encoding:
             return inflate(body, encoding, limit_bytes)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, inflate, body, encoding, limit_bytes)
+        return await self._decoding.inflate(inflate, body, encoding, limit_bytes)
 
     async def take(self, body: bytes, media: str) -> otlp.Decoded:
         """Durably store the spans of one request; raises what the door must translate."""
         self.counts.requests += 1
         try:
-            decoded = await self._decode(body, media)
+            decoded = await self._decoding.decode(body, media)
             rows = len(decoded.rows)
             if rows:
                 done = self._store.append(decoded.rows, len(body) + ROW_BYTES * rows)
@@ -135,14 +142,8 @@ class Ingest:
         return decoded
 
     def close(self) -> None:
-        """End the decoding threads."""
-        self._pool.shutdown()
-
-    async def _decode(self, body: bytes, media: str) -> otlp.Decoded:
-        if len(body) <= _INLINE_BYTES:
-            return otlp.decode(body, media, None, self.content)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, otlp.decode, body, media, None, self.content)
+        """End what decodes."""
+        self._decoding.close()
 
     def _count(self, decoded: otlp.Decoded) -> None:
         self.counts.spans += len(decoded.rows)

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from heddle.collector import otlp_json
 from heddle.collector.attributes import BadSpan
-from heddle.collector.columns import Origin, Rows, Span, hex_id, parent_id
+from heddle.collector.columns import Columns, Origin, Rows, Span, hex_id, parent_id
 from heddle.collector.content import Content
 from heddle.collector.errors import CollectorError
 from heddle.collector.otlp_wire import TracesData, read_attributes, read_pairs
@@ -33,7 +33,7 @@ class BadRequest(CollectorError):
 class Decoded:
     """The spans kept, how many were rejected, and the sentence naming them."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows | Columns) -> None:
         self.rows = rows
         self.rejected = rows.rejected
         self.message = rows.message

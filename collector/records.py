@@ -190,6 +190,15 @@ FRAMES: Final[dict[str, tuple[Column, ...]]] = {
         ),
         _n("folded", "engine slices counted in it, not kept", "spans"),
     ),
+    "ingest_lag": (
+        _RUN,
+        _t("service", "who sent them"),
+        _ns("at_ns", "the minute in which they came, UTC"),
+        _n("spans", "that came in it", "spans"),
+        _s("lag_p50_s", "from a span's end on its sender's clock to its arrival: the middle"),
+        _s("lag_p99_s", "the same of the slowest hundredth"),
+        _s("lag_max_s", "the same of the slowest"),
+    ),
     "switches": (
         _RUN,
         _ns("at_ns", "when"),

@@ -9,6 +9,7 @@ a second old. What nobody has asked for stays noted, through restarts too.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from heddle.collector.arrivals import Arrivals
+from heddle.collector.arrivals import MOST_ROWS, Arrivals
 
 _NAMED_ROLLOUTS: Final = 200
 """With more than this many touched at once the whole table is scanned."""
@@ -27,6 +28,9 @@ SPEND: Final = 0.1
 """Of the time, what readers may spend on refreshing; what they do not is saved, up to SAVED_S.
 With 5,000 spans/s arriving a refresh is 0.1 s of CPU; one before each query leaves no time."""
 SAVED_S: Final = 3.0
+_ASKED_S: Final = 30.0
+"""So long after a reader the sums are kept a second old; with none they are a tenth of the work."""
+_UNASKED_S: Final = 10.0
 
 
 def _parts() -> dict[str, str]:
@@ -83,13 +87,25 @@ class Rollups:
         self._lock = threading.Lock()
         self._commits, self._rolled = 1, 0
         self._saved_s, self._saved_at_s = SAVED_S, time.monotonic()
+        self._asked_at_s = self._rolled_at_s = -math.inf
 
     def changed(self) -> None:
         """A commit has touched something."""
         self._commits += 1
 
+    def keep(self) -> None:
+        """Refresh if readers come, or much or for long has not been summed up."""
+        now_s = time.monotonic()
+        many = self._arrivals.rows > MOST_ROWS // 2
+        if many or now_s - self._asked_at_s < _ASKED_S or now_s - self._rolled_at_s >= _UNASKED_S:
+            self._refresh()
+
     def refresh(self) -> None:
         """Return when the sums hold every commit before this call."""
+        self._asked_at_s = time.monotonic()
+        self._refresh()
+
+    def _refresh(self) -> None:
         wanted = self._commits
         if self._rolled >= wanted:
             return
@@ -97,15 +113,15 @@ class Rollups:
             if self._rolled < wanted:
                 seen = self._commits
                 self._roll()
-                self._rolled = seen
+                self._rolled, self._rolled_at_s = seen, time.monotonic()
 
     def freshen(self) -> None:
         """Refresh unless readers did so too much lately; upkeep does every second in any case."""
-        began_s = time.monotonic()
+        began_s = self._asked_at_s = time.monotonic()
         self._saved_s += SPEND * (began_s - self._saved_at_s)
         self._saved_s, self._saved_at_s = min(self._saved_s, SAVED_S), began_s
         if self._saved_s > 0:
-            self.refresh()
+            self._refresh()
             self._saved_s -= time.monotonic() - began_s
 
     @contextmanager

@@ -85,7 +85,9 @@ class CollectorService:
             sealed_url=s.sealed_url,
             silent_s=s.silent_s,
         )
-        ingest = Ingest(store, s.tokens.ingest, SenderLimits(s.sender_bytes_per_s), s.capture)
+        ingest = Ingest(
+            store, s.tokens.ingest, SenderLimits(s.sender_bytes_per_s), s.capture, s.decoders
+        )
         self._ingest = ingest
         self._grpc, grpc_port = create_server(ingest, s.host, s.grpc_port, self._tls)
         await self._grpc.start()

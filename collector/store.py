@@ -21,7 +21,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from heddle.collector.columns import SCHEMA, Flood, Rows
+from heddle.collector.columns import SCHEMA, Columns, Flood, Rows
 from heddle.collector.commit import Committer
 from heddle.collector.errors import CollectorError, Overloaded, StoreUnwritable, Unstorable
 from heddle.collector.rollups import Rollups
@@ -87,7 +87,7 @@ class Store:
         return self._committer.folds.counted
 
     def append(self, spans: Any, size_bytes: int) -> Future[int]:
-        """Queue Rows or a table of columns.SCHEMA; the future is done once they are durable.
+        """Queue Rows, Columns or a table of columns.SCHEMA; the future is done once durable.
 
         Overloaded when the bytes would pass the bound; a request alone is always taken.
         """
@@ -269,11 +269,15 @@ class Store:
 
 
 def _together(asked: list[Any]) -> tuple[Any, list[Flood]]:
-    rows = Rows(0)
+    rows, tables = Rows(0), []
     for spans in asked:
         if isinstance(spans, Rows):
             rows.take(spans)
-    tables = [spans for spans in asked if not isinstance(spans, Rows)]
+        elif isinstance(spans, Columns):
+            rows.floods += spans.floods
+            tables.append(spans.spans)
+        else:
+            tables.append(spans)
     return pa.concat_tables([rows.table(), *tables]), rows.floods
 
 

@@ -1,7 +1,8 @@
 """What does a collector do by itself: sums kept fresh, finished rollouts sealed, old data removed?
 
 One thread. What fails is logged, counted and tried again at the next turn; ingest never waits for
-it longer than one transaction.
+it longer than one transaction, and sealing rests so long after each rollout that senders are
+answered in time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from heddle.collector.store import Store
 _SUMS_S: Final = 1.0
 _KEEP_S: Final = 30.0
 _QUIET_S: Final = 60.0
+_REST: Final = 4.0
+"""Times what sealing a rollout took: at most a fifth of the time goes there while spans come. Ten
+rollouts of 500,000 spans sealed one after the other took acknowledgements to 0.3 s."""
 _UNTIDY: Final = 100_000
 """So many spans make eight row groups that merging makes one."""
 _log = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ class Upkeep:
         self._store, self._keeping = store, keeping
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heddle-upkeep", daemon=True)
+        self._sealing: list[tuple[str, str]] = []
         self.failures = 0
         self.sealed_rollouts = 0
 
@@ -57,22 +62,33 @@ class Upkeep:
             self._thread.join()
 
     def _run(self) -> None:
-        kept_at_s = time.monotonic()
+        due_s = time.monotonic() + _KEEP_S
         self._try(lambda: sealing.sweep(self._store))
         while not self._ending.wait(_SUMS_S):
-            self._try(self._store.rollups.refresh)
-            if time.monotonic() - kept_at_s >= _KEEP_S:
-                self._try(self.keep)
-                kept_at_s = time.monotonic()
+            self._try(self._store.rollups.keep)
+            if time.monotonic() < due_s:
+                continue
+            began_s = time.monotonic()
+            self._try(self._seal_one)
+            took_s = time.monotonic() - began_s
+            if not self._sealing:
+                self._try(self._keep)
+            due_s = time.monotonic() + (_REST * took_s if self._sealing else _KEEP_S)
 
-    def keep(self) -> None:
-        """Seal what is ready, then remove what is too old or too much."""
+    def _seal_one(self) -> None:
+        """Seal the oldest rollout that is ready, and remember whether there are more."""
+        k, left = self._keeping, self._sealing
+        self._sealing = []
+        if k.seal_after_s is not None and not left:
+            left = sealing.ready(self._store, k.seal_after_s)
+        if left:
+            # Before, so that one that cannot be sealed does not keep the others from it.
+            self._sealing = left[1:]
+            self.sealed_rollouts += sealing.seal(self._store, *left[0]) is not None
+
+    def _keep(self) -> None:
+        """Remove what is too old or too much."""
         k = self._keeping
-        if k.seal_after_s is not None:
-            for run, rollout in sealing.ready(self._store, k.seal_after_s):
-                if self._ending.is_set():
-                    return
-                self.sealed_rollouts += sealing.seal(self._store, run, rollout) is not None
         if k.keep_s is not None:
             retention.expire(self._store, time.time_ns() - int(k.keep_s * 1e9))
         if k.keep_bytes is not None:

@@ -28,6 +28,7 @@ QUERIES: Final[dict[str, Query]] = {
         trajectories.MOVES,
         rollouts.WORKERS,
         trajectories.SPANS,
+        rollouts.INGEST_LAG,
         rollouts.SWITCHES,
         rollouts.PLANS,
         gpu_time.PARTITION,

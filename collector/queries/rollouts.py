@@ -1,4 +1,4 @@
-"""Which runs and rollouts are there, with which workers, plans and switches?"""
+"""Which runs and rollouts are there, with which workers, plans and switches, and how late?"""
 
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ WORKERS = Query(
     filters=("run", "rollout", "worker", "state", "policy", "since", "until"),
     sql="SELECT * FROM workers {where}",
     order="start_ns, worker_id, run_id, rollout_id, end_ns",
+)
+INGEST_LAG = Query(
+    name="ingest_lag",
+    meaning="How long after their end spans came, by sender and minute; latest first.",
+    filters=("run", "rollout", "since", "until"),
+    needs=("run", "since"),
+    sql=(
+        "SELECT run_id, coalesce(service, '') AS service,"
+        " received_ns // 60000000000 * 60000000000 AS at_ns, count(*) AS spans,"
+        " quantile_cont((received_ns - end_ns) / 1e9, 0.5) AS lag_p50_s,"
+        " quantile_cont((received_ns - end_ns) / 1e9, 0.99) AS lag_p99_s,"
+        " max(received_ns - end_ns) / 1e9 AS lag_max_s"
+        " FROM (SELECT * FROM everything WHERE end_ns IS NOT NULL) {where} GROUP BY ALL"
+    ),
+    order="at_ns DESC, run_id, service",
 )
 SWITCHES = Query(
     name="switches",

@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import duckdb
+import orjson
 import pytest
 
 from heddle.collector import otlp
 from heddle.collector.errors import Overloaded, StoreTooNew
+from heddle.collector.queries.catalog import QUERIES
 from heddle.collector.store import Store
 
 A, B, C = "a" * 32, "b" * 16, "c" * 16
@@ -131,3 +133,29 @@ def test_an_attribute_that_got_a_column_later_is_added(tmp_path, request_of):
     with closing(Store(path)) as store:
         store.append(decoded(request_of((A, B))), 1).result(30)
         assert rows(store, "SELECT solve_s FROM spans") == [(None,)]
+
+
+def test_ingest_lag_is_told_by_sender_and_minute(store):
+    minute = 60 * 10**9
+
+    def came(service, received_ns, *ends_ns):
+        spans = [
+            {"traceId": A, "spanId": f"{received_ns + end_ns:016x}", "endTimeUnixNano": end_ns}
+            for end_ns in ends_ns
+        ]
+        named = {"key": "service.name", "value": {"stringValue": service}}
+        resource = {"attributes": [named]}
+        body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+        decoded = otlp.decode(orjson.dumps(body), otlp.JSON, received_ns)
+        store.append(decoded.rows, 1).result(30)
+
+    came("a", 10 * minute, 10 * minute - 10**9, 10 * minute - 3 * 10**9, 10 * minute - 2 * 10**9)
+    came("a", 11 * minute + 5, 11 * minute)
+    came("b", 10 * minute, 10 * minute - 7 * 10**9, 0)
+    with store.reading() as cursor:
+        told = QUERIES["ingest_lag"].answer(cursor, {"since": ["0"]}).table.to_pylist()
+    lags = [
+        (row["service"], row["at_ns"] // minute, row["spans"], row["lag_p50_s"], row["lag_max_s"])
+        for row in told
+    ]
+    assert lags == [("a", 11, 1, 5e-9, 5e-9), ("a", 10, 3, 2.0, 3.0), ("b", 10, 1, 7.0, 7.0)]
