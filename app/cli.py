@@ -30,6 +30,7 @@ COMMANDS: Final = (  # in the order of --help; the function is `run` of the modu
     "plan",
     "predictor",
     "train",
+    "evaluate",
     "promote",
     "rollback",
     "diagnose",

@@ -203,6 +203,7 @@ def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
         *("--collector", settings.otlp_url, "--collector-queries", settings.query_url),
         *("--data", str(settings.data), "--token-file", str(settings.token_path)),
         *("--model", fleet.model, "--system", fleet.system, "--gpus", str(fleet.gpus)),
+        *("--retrain-every", str(settings.retrain_every)),
         *("--clock-origin-ns", str(clock.origin_ns), "--clock-speed", repr(clock.speed)),
     ]
     if fleet.workers:

@@ -104,6 +104,8 @@ class Settings(BaseSettings):
     """Of a running collector, where it takes spans."""
     token: str | None = None
     token_file: Path | None = None
+    retrain_every: Annotated[int, Field(ge=0)] = 0
+    """Rollouts after which the controller trains a predictor again by itself; 0: never."""
     ports: PortSettings = PortSettings()
     fleet: FleetSettings = FleetSettings()
     collect: CollectSettings = CollectSettings()

@@ -12,8 +12,9 @@ from fastapi.responses import JSONResponse
 from heddle.collector.client import NEXT_HEADER, TOTAL_HEADER
 from heddle.collector.doors import OwnNames, arrow, error, open_doors
 from heddle.collector.errors import CollectorError, QueryRefused
+from heddle.collector.exposition import MEDIA
 from heddle.collector.ingest import Ingest
-from heddle.collector.metrics import MEDIA, render
+from heddle.collector.metrics import render
 from heddle.collector.queries.catalog import UnknownQuery, described, find
 from heddle.collector.queries.query import Answer
 from heddle.collector.queries.sql import Limits

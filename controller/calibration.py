@@ -35,6 +35,8 @@ class Calibration:
     _running: dict[str, float] = field(default_factory=dict[str, float])
     _squares: float = 0.0
     _finished: int = 0
+    covered: int = 0
+    """Of what ended, how many did so between the p10 and p90 first told."""
 
     def predicted(self, trajectory: str, length: Length) -> None:
         """Its length before its first token; later predictions are not asked about."""
@@ -57,9 +59,15 @@ class Calibration:
             return
         self._running.pop(trajectory, None)
         self._squares += z * z
+        self.covered += abs(z) <= Z90
         self._finished += 1
         if self._finished % EVERY == 0:
             self._look()
+
+    @property
+    def ended_count(self) -> int:
+        """Whose first prediction can be judged; the early ones are the short ones."""
+        return self._finished
 
     def widened(self, length: Length) -> Length:
         """The same middle; spread and mean as the rollout says."""

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.controller import compat, predictor_api, wire
+from heddle.collector.exposition import MEDIA
+from heddle.controller import compat, metrics, predictor_api, wire
 from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
 from heddle.controller.errors import BadRequest, ControllerError, TooMany
@@ -57,6 +58,7 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_api_route("/healthz", health, methods=["GET"], response_model=wire.Health)
+    app.add_api_route("/metrics", _metrics, methods=["GET"], response_class=PlainTextResponse)
     describe = app.openapi
     app.openapi = lambda: _documented(describe())  # pyright: ignore[reportAttributeAccessIssue]
     return app
@@ -72,6 +74,11 @@ def _documented(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _up(request: Request) -> Any:
     return request.app.state.up()
+
+
+async def _metrics(request: Request) -> Response:
+    """Its counters, in Prometheus' text."""
+    return Response(metrics.render(_up(request)), media_type=MEDIA)
 
 
 @router.get("/healthz", response_model=wire.Health)

@@ -7,7 +7,7 @@ Degrees change only while no step runs; else the fleet stays as it is and the an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,8 @@ class Rollouts:
         self._spans = spans
         self._one_at_a_time = asyncio.Lock()
         self.known: dict[tuple[str, str], Rollout] = {}
+        self.ended: Callable[[], None] = lambda: None
+        """Called whenever one has ended."""
         self.replies: dict[tuple[str, str], RolloutReply] = {}
         # An engine that died holds no GPUs of ours; what answers there later is another one.
         loop.fleet.lost, loop.fleet.back = self.left, self.joined
@@ -90,6 +92,7 @@ class Rollouts:
             for lease in list(rollout.leases):
                 self._return(rollout, lease, rollout.end_ns)
             self._finish(rollout, rollout.end_ns)
+            self.ended()
         makespan_s = (rollout.end_ns - rollout.start_ns) / 1e9
         return RolloutEnded(run=run, rollout=rollout_id, makespan_s=makespan_s)
 

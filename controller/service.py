@@ -40,6 +40,7 @@ from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
 from heddle.controller.loop import Loop
 from heddle.controller.predictors import Predictors
+from heddle.controller.retraining import Retraining
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
 from heddle.controller.spool import Spool
@@ -79,6 +80,8 @@ class ControllerConfig:
     allowed_origins: frozenset[str] = frozenset()
     open_registration: bool = False
     """Engines may register themselves without the token."""
+    retrain_every: int = 0
+    """Rollouts after which a predictor is trained again; 0: never by itself."""
     spans: Spans | None = None
     """Takes spans instead of the collector."""
 
@@ -123,6 +126,8 @@ class Controller:
         self.jobs = Jobs(_places(config), self.predictors.promote)
         self.launcher = _launcher(config)
         self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
+        self.retraining = Retraining(self.jobs, config.retrain_every)
+        self.rollouts.ended = self.retraining.rollout_ended
         self.syncs = WeightSyncs(config.clock, self.fleet, spans, self.loop.open_rollout)
         self.proxy = Proxy(self.loop, self.syncs, frozenset({token}))
         self.acquired = Acquired(self.loop)
@@ -145,10 +150,11 @@ class Controller:
 
     async def close(self) -> None:
         """End windows, answer who waits, stop what was launched."""
-        await self.jobs.close()
         await self.counters.close()
         self.deaths.close()
         self.rollouts.close()
+        self.retraining.close()
+        await self.jobs.close()
         self.acquired.close()
         await self.loop.close()
         await self.launcher.stop()

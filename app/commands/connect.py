@@ -9,8 +9,11 @@ from heddle.app.settings import load, token
 
 # Each client brings half a second of imports; a command needs one of them.
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from heddle.collector.client import CollectorClient
     from heddle.controller.client import ControllerClient
+    from heddle.models.dataset import Dataset
 
 
 def controller_client(
@@ -52,3 +55,33 @@ def show_predictor(said: Any, *, json: bool) -> None:
     show.OUT.print(f"known: {', '.join(told['known'])}", markup=False)
     for sentence in told.get("refused", ()):
         show.OUT.print(f"refused: {sentence}", markup=False)
+
+
+def recorded(url: str, run: str | None, rollout: str | None) -> Dataset:
+    """Every finished trajectory of the run: all runs when none is named."""
+    from heddle.app import show
+    from heddle.models.dataset import from_store
+
+    with collector_client(url) as client, show.spinner("reading the store"):
+        return from_store(client, run, rollout)
+
+
+def show_gate(table: Sequence[Mapping[str, Any]]) -> None:
+    """The gate's comparisons: the means over the steps, then Spearman at each step."""
+    from heddle.app import show
+
+    rows = [
+        (
+            str(row["against"]),
+            "all" if row["k"] < 0 else str(row["k"]),
+            str(row["n"]),
+            str(row["metric"]),
+            f"{row['baseline']:.4f}",
+            f"{row['candidate']:.4f}",
+            f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]",
+        )
+        for row in table
+        if row["k"] < 0 or row["metric"] in ("spearman", "recall20")
+    ]
+    headings = ("against", "k", "n", "metric", "baseline", "candidate", "difference (90 %)")
+    show.table(headings, rows)

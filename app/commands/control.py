@@ -47,6 +47,10 @@ def run(
     open_registration: Annotated[
         bool, typer.Option(help="Let engines register without the token, as at SGLang's router.")
     ] = False,
+    retrain_every: Annotated[
+        int | None,
+        typer.Option(help="Train again after so many rollouts; 0 never does.", min=0),
+    ] = None,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
@@ -57,7 +61,8 @@ def run(
     fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port}
-    settings = load({"host": host, "data": data, **fleet, **there, **ports})
+    again = {"retrain_every": retrain_every}
+    settings = load({"host": host, "data": data, **fleet, **there, **ports, **again})
     doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
     clock = Clock(clock_origin_ns, clock_speed)
     _serve(settings, worker or [], launch_template or "", clock, doors)
@@ -94,6 +99,7 @@ def _serve(
             model=settings.fleet.model,
             system=settings.fleet.system,
             first_port=settings.ports.engines,
+            retrain_every=settings.retrain_every,
             clock=clock,
             **doors,
         )

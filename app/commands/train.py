@@ -9,7 +9,6 @@ import typer
 from heddle.app.commands import options
 
 if TYPE_CHECKING:
-    from heddle.models.dataset import Dataset
     from heddle.models.train import TrainResult
 
 TYPER = options.help_with("heddle train", "heddle train --run exp-7 --split rollout --json")
@@ -32,6 +31,7 @@ def run(
     from rich.console import Console
 
     from heddle.app import show
+    from heddle.app.commands.connect import recorded, show_gate
     from heddle.app.errors import fail
     from heddle.app.settings import load
     from heddle.models.registry import Registry
@@ -41,24 +41,16 @@ def run(
     if split not in ("group", "task", "rollout"):
         fail(f"--split {split!r} is unknown; choose one of group, task, rollout")
     settings = load({"collector": collector, "data": data})
-    dataset = _dataset(settings.query_url, run_id, rollout)
+    dataset = recorded(settings.query_url, run_id, rollout)
     args = Args(seed=seed, epochs=epochs, split=split)
     console = Console(stderr=True) if json else show.OUT
     result = train(dataset, args, Registry(settings.data / "predictors"), console)
     if json:
         show.as_json(_told(result))
-    elif result.verdict.accepted:
+        return
+    show_gate(result.verdict.table.to_dicts())
+    if result.verdict.accepted:
         show.OUT.print(f"put it live with: heddle promote {result.version.version}")
-
-
-def _dataset(url: str, run_id: str | None, rollout: str | None) -> Dataset:
-    """Every finished trajectory of the run: all runs when none is named."""
-    from heddle.app import show
-    from heddle.app.commands.connect import collector_client
-    from heddle.models.dataset import from_store
-
-    with collector_client(url) as client, show.spinner("reading the store"):
-        return from_store(client, run_id, rollout)
 
 
 def _told(result: TrainResult) -> dict[str, Any]:

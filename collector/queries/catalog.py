@@ -43,6 +43,7 @@ QUERIES: Final[dict[str, Query]] = {
         explain.EFFICIENCY,
         explain.COUNTERS,
         trajectories.HISTORY,
+        trajectories.CALIBRATION,
         trajectories.TAIL,
         long_tail.TAIL_SLICES,
         long_tail.SPREAD,

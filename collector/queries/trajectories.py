@@ -97,6 +97,37 @@ HISTORY = Query(
         )
     },
 )
+# What step k was told, beside the output of step k and all after it.
+_TOLD = """
+WITH t AS (SELECT run_id, rollout_id, trajectory_id FROM (SELECT * FROM trajectories {where})
+    WHERE state = 'finished' AND NOT coalesce(truncated, false)
+), s AS (
+    SELECT s.*, greatest(sum(coalesce(s.output_tokens, 0)) OVER (
+        PARTITION BY s.run_id, s.rollout_id, s.trajectory_id ORDER BY s.step_index, s.start_ns
+        ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), 1) AS remaining
+    FROM steps s SEMI JOIN t ON s.run_id = t.run_id AND s.trajectory_id = t.trajectory_id
+        AND s.rollout_id IS NOT DISTINCT FROM t.rollout_id
+), p AS (
+    SELECT *, ln(remaining / greatest(predicted_p50, 1)) AS off FROM s WHERE predicted_p50 > 0
+)
+SELECT run_id, rollout_id, predictor_version, count(*) AS steps,
+    count(DISTINCT trajectory_id) AS trajectories,
+    avg((remaining BETWEEN predicted_p10 AND predicted_p90)::INT) AS covered,
+    avg((remaining < predicted_p10)::INT) AS below,
+    avg((remaining > predicted_p90)::INT) AS above,
+    exp(quantile_cont(off, 0.5)) AS bias,
+    quantile_cont(abs(off), 0.5) AS median_log_error,
+    avg(abs(remaining - predicted_p50)) AS mae_tokens,
+    corr(ln(remaining), ln(greatest(predicted_p50, 1))) AS log_correlation
+FROM p GROUP BY run_id, rollout_id, predictor_version
+"""
+CALIBRATION = Query(
+    name="calibration",
+    meaning="Whether predictions held, by rollout and version: steps of finished trajectories.",
+    filters=("run", "rollout", "task", "group", *_WHEN),
+    sql=_TOLD,
+    order="run_id, rollout_id, predictor_version",
+)
 TAIL = Query(
     name="tail",
     meaning="How long the longest finished trajectories are compared with the middle one.",

@@ -354,3 +354,40 @@ def test_the_wait_for_the_last_one_is_summed_over_utc_nanoseconds(collector):
 
     assert waited["last_trajectory"] == "t7"
     assert waited["trajectory_wait_s"] == sum(range(8))
+
+
+def test_calibration_holds_each_predicted_remainder_against_what_came(collector):
+    emitter = collector.emitter()
+
+    def told(p10, p50, p90):
+        said = {"p10": p10, "p50": p50, "p90": p90}
+        return {f"heddle.predicted.{k}": float(v) for k, v in said.items()}
+
+    def predicted(trajectory, index, output, *lengths):
+        more = {**told(*lengths), "heddle.predictor.version": "v1"}
+        more["gen_ai.usage.output_tokens"] = output
+        step(emitter, trajectory, index, 2 * index + 1, 2 * index + 2, **more)
+
+    # After step 0 nothing was left of "a" but 30: 130 within 100..300, then 30 below 50..90.
+    predicted("a", 0, 100, 100, 200, 300)
+    predicted("a", 1, 30, 50, 60, 90)
+    # 800 above 200..400; a truncated one is nobody's truth.
+    predicted("b", 0, 800, 200, 200, 400)
+    step(
+        emitter,
+        "c",
+        0,
+        1,
+        2,
+        **told(1, 2, 3),
+        **{"gen_ai.usage.output_tokens": 9, "heddle.truncated": True},
+    )
+    end_rollout(emitter)
+    emitter.flush(30)
+    row = one(collector.query("calibration", run="run"))
+    assert (row["rollout_id"], row["predictor_version"]) == ("ro", "v1")
+    assert (row["steps"], row["trajectories"]) == (3, 2)
+    assert [row[k] for k in ("covered", "below", "above")] == pytest.approx([1 / 3] * 3)
+    assert row["bias"] == pytest.approx(130 / 200)
+    assert row["mae_tokens"] == pytest.approx((70 + 30 + 600) / 3)
+    assert collector.query("calibration", run="another").is_empty()

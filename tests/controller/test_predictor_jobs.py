@@ -13,6 +13,7 @@ import pytest
 from predictor_weights import saved
 
 from heddle.controller import jobs
+from heddle.controller.wire import RolloutBegin
 from heddle.models.registry import Registry
 
 ROW = {
@@ -180,3 +181,38 @@ async def test_a_real_child_without_a_collector_says_so(ask):
 def test_a_controller_with_jobs_never_imports_torch():
     look = "import sys, heddle.controller.service as s; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+
+
+async def test_retraining_waits_for_its_rollouts_and_promotes_only_through_the_gate(
+    child, ask, tmp_path, monkeypatch
+):
+    version = saved(tmp_path, 0.25, accepted=True)
+    child(f"tell(result=dict(version={version!r}, accepted=True, sentence='s', table=[]))")
+    async with ask(retrain_every=2) as (s, call):
+        monkeypatch.setattr(s.app.up.retraining, "_settle_s", 0.0)
+        for rollout in ("a", "b"):
+            assert s.app.up.jobs.newest() == []
+            await rolled(s, rollout)
+        while not s.app.up.jobs.newest():
+            await asyncio.sleep(0.01)
+        done = await ended(call, s.app.up.jobs.newest()[0].id)
+        assert (done["asked"]["who"], done["promoted"]) == ("automatic", True)
+        await rolled(s, "c")
+        await asyncio.sleep(0.05)
+        assert len(s.app.up.jobs.newest()) == 1
+
+
+async def test_by_default_nothing_trains_by_itself(child, ask):
+    child("tell(error='never started')")
+    async with ask() as (s, _):
+        for rollout in ("a", "b", "c"):
+            await rolled(s, rollout)
+        await asyncio.sleep(0.05)
+        assert s.app.up.jobs.newest() == []
+
+
+async def rolled(s, rollout):
+    """A rollout without trajectories, begun and ended."""
+    asked = RolloutBegin(run="r", rollout=rollout)
+    await s.app.up.rollouts.begin(asked)
+    s.app.up.rollouts.end("r", rollout)

@@ -1,0 +1,53 @@
+"""How is the controller doing, in Prometheus' own text?
+
+Read from counters that are kept anyway. docs/alerts.yml holds the rules that watch these names.
+`run` is the only label that clients choose; the newest RUNS are told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from heddle.collector.exposition import Metric, Sample, lines_of, one
+
+RUNS: Final = 50
+
+
+def render(up: Any) -> str:
+    """Every metric of a running controller."""
+    return "\n".join(lines_of((*_steps(up), *_predictions(up)))) + "\n"
+
+
+def _steps(up: Any) -> list[Metric]:
+    c, g = "counter", "gauge"
+    trajectories = up.loop.trajectories.values()
+    held = sum(len(t.waiting) for t in trajectories)
+    dropped = up.emitter.dropped if up.emitter else 0
+    return [
+        one("heddle_controller_workers_alive", g, "Engines that answer.", len(up.fleet.alive)),
+        one("heddle_controller_trajectories", g, "Not yet over.", len(trajectories)),
+        one("heddle_controller_steps_held", g, "Steps that wait here.", held),
+        one("heddle_controller_decision_failures_total", c, "Decisions failed.", up.loop.failures),
+        one("heddle_controller_spans_dropped_total", c, "Spans not sent.", dropped),
+    ]
+
+
+def _predictions(up: Any) -> list[Metric]:
+    g = "gauge"
+    state = up.predictors.state()
+    runs = list(up.loop.beliefs.calibrations.items())[-RUNS:]
+    factors: list[Sample] = [({"run": run}, known.factor) for run, known in runs]
+    ended: list[Sample] = [({"run": run}, known.ended_count) for run, known in runs]
+    covered: list[Sample] = [({"run": run}, known.covered) for run, known in runs]
+    return [
+        ("heddle_predictor_serving", g, "Serves now.", [({"version": state.version}, 1.0)]),
+        one("heddle_predictor_refused", g, "Promoted, but broken.", len(state.refused)),
+        (
+            "heddle_calibration_factor",
+            g,
+            "By which lengths of this rollout spread wider than predicted; 1 as predicted.",
+            factors,
+        ),
+        ("heddle_calibration_ended", g, "First predictions whose trajectory ended.", ended),
+        ("heddle_calibration_covered", g, "Of those, between p10 and p90.", covered),
+    ]
