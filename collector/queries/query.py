@@ -24,6 +24,13 @@ _ARROW: Final = {
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
+# What has come and is not summed up yet is in `touched`.
+_RAN: Final = (
+    "SELECT min(first_ns), max(last_ns) FROM ("
+    "SELECT start_ns AS first_ns, seen_ns AS last_ns FROM rolled_trajectories"
+    " WHERE trajectory_id IN (SELECT unnest(?))"
+    " UNION ALL SELECT first_ns, last_ns FROM touched WHERE trajectory_id IN (SELECT unnest(?)))"
+)
 LIMIT: Final = "limit"
 AFTER: Final = "after"
 PAGING: Final = (LIMIT, AFTER)
@@ -61,6 +68,9 @@ class Query:
     """At least one of these filters must be given."""
     extra: Mapping[str, str] | None = None
     """Filters that are not plain equality: their SQL condition, `?` for each value."""
+    of_spans: bool = False
+    """Its rows begin and end as spans do: when trajectories are named, the sums know between which
+    times to look, and a scan of all spans becomes one of a few thousand."""
     counted: str = ""
     """Of a long list: SQL with {where} for as many rows and their order key, but cheap. It says how
     many there are and where the page ends; only that much of the wide rows is read then."""
@@ -83,6 +93,8 @@ class Query:
         if self.compute is not None:
             return _sliced(self.compute(cursor, filters), limit, after)
         where, values = self._where(filters)
+        if self.of_spans and filters.get("trajectory"):
+            where += _between(cursor, filters["trajectory"])
         if self.counted and limit is not None and 0 < limit <= paging.MOST_FOUND:
             with one_instant(cursor):
                 return self._long(cursor, (where, values), limit, after)
@@ -161,6 +173,12 @@ class Query:
             message = f"filter {name!r} of {self.name} takes one value"
             raise QueryRefused(message)
         return own
+
+
+def _between(cursor: duckdb.DuckDBPyConnection, trajectories: Sequence[str]) -> str:
+    """When those trajectories ran, as a condition: literals reach the zone maps of the scan."""
+    first_ns, last_ns = cursor.execute(_RAN, [list(trajectories)] * 2).fetchall()[0]
+    return "" if first_ns is None else f" AND start_ns BETWEEN {first_ns} AND {last_ns}"
 
 
 def _filled(sql: str, where: str, values: list[Any], within: str = "") -> tuple[str, list[Any]]:

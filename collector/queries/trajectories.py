@@ -23,6 +23,7 @@ STEPS = Query(
     filters=(*_WHOSE, "worker", "task", "state", "step", *_WHEN),
     sql="SELECT * FROM steps {where}",
     counted="SELECT * FROM steps {where}",
+    of_spans=True,
     order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
 TOOL_CALLS = Query(
@@ -31,6 +32,7 @@ TOOL_CALLS = Query(
     filters=(*_WHOSE, "task", "state", "step", "tool", *_WHEN),
     sql="SELECT * FROM tool_calls {where}",
     counted="SELECT * FROM tool_calls {where}",
+    of_spans=True,
     order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
 MOVES = Query(
@@ -38,6 +40,7 @@ MOVES = Query(
     meaning="Trajectories that changed worker, and what it cost.",
     filters=("run", "rollout", "trajectory", "state", *_WHEN),
     sql="SELECT * FROM moves {where}",
+    of_spans=True,
     order="start_ns, trajectory_id, trace_id, span_id",
 )
 # A parent outside the filter is looked up by itself; when none is missing nothing more is scanned.
@@ -71,6 +74,7 @@ SPANS = Query(
     filters=(*_WHOSE, "worker", "op", "trace", "since", "until"),
     sql=_MARKED,
     counted="SELECT * FROM everything {where}",
+    of_spans=True,
     order="start_ns, end_ns, trace_id, span_id",
     needs=("trajectory", "rollout", "trace"),
 )

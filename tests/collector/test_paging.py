@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import polars as pl
 import pytest
 
@@ -162,3 +164,27 @@ def test_a_time_is_nanoseconds_or_iso(text, ns):
 def test_what_is_no_time_is_said(store):
     with pytest.raises(QueryRefused, match="'noon' is no time"):
         ask(store, "steps", since="noon")
+
+
+def test_a_named_trajectory_is_found_whole_though_its_sums_are_behind(tmp_path):
+    """Where to look is read from the sums and from what is not summed up yet."""
+    whose = {"run_id": "run", "rollout_id": "a"}
+    with closing(Store(tmp_path / "h.duckdb")) as made:
+        put(
+            made, [span(n, 500 + n, 510 + n, op="chat", trajectory_id="x", **whose) for n in (1, 2)]
+        )
+        made.rollups.refresh()
+        later = [(3, 900, "x"), (4, 20, "x"), (5, 700, "new"), (6, 10**9, "x")]
+        put(made, [span(n, at, at + 5, op="chat", trajectory_id=t, **whose) for n, at, t in later])
+        made.rollups.freshen = lambda: None
+        with made.reading(fresh=False) as cursor:
+            found = {
+                t: QUERIES["steps"].answer(cursor, {"trajectory": t}).table["start_ns"].to_pylist()
+                for t in (("x",), ("new",), ("x", "new"), ("nobody",))
+            }
+    assert found == {
+        ("x",): [20, 501, 502, 900, 10**9],
+        ("new",): [700],
+        ("x", "new"): [20, 501, 502, 700, 900, 10**9],
+        ("nobody",): [],
+    }
