@@ -143,7 +143,7 @@ def test_filters_choose_exactly(store, name, filters, rows):
 def test_every_order_names_a_row_by_columns_the_query_has(store):
     for query in QUERIES.values():
         if query.compute is None:
-            needed = {"trajectory": ["t1"]} if query.needs else {}
+            needed = {query.needs[0]: ["t1"]} if query.needs else {}
             with store.reading() as cursor:
                 assert query.answer(cursor, {**needed, "limit": ["2"]}).table.num_rows <= 2
 
