@@ -43,7 +43,7 @@ def _ingest(store: Store, ingest: Ingest) -> list[Metric]:
             "Values of messages, prompts, arguments and results not kept as sent.",
             ingest.content_left_out,
         ),
-        _one("heddle_decoder_deaths_total", c, "Decoding processes that died.", ingest.deaths),
+        one("heddle_decoder_deaths_total", c, "Decoding processes that died.", ingest.deaths),
         ("heddle_sender_dropped_spans", g, "What senders say they could not send.", drops),
         one("heddle_arrived_bytes", g, "Bodies received and not answered.", ingest.arrived_bytes),
         one("heddle_queue_bytes", g, "Spans that wait for the disk.", store.waiting_bytes),

@@ -9,6 +9,8 @@ stamps times of its own.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,21 +46,18 @@ class Gone:
 
 def expire(store: Store, before_ns: int) -> Gone:
     """Remove what was received before that instant: whole files, and silent rollouts."""
-    with store.reading() as cursor, store.rollups.paused(), store.turn:
-        cursor.begin()
+    with _removing(store) as cursor:
         old = _files(cursor, "received_ns < ?", [before_ns])
         silent = cursor.execute(_SILENT, [before_ns]).fetchall()
         spans = sum(_drop_rows(cursor, run, rollout) for run, rollout in silent)
         _drop_files(cursor, old)
-        _commit(cursor)
     return _unlink(store, old, spans)
 
 
 def shrink(store: Store, most_bytes: int) -> Gone:
     """Remove the oldest sealed files until database and files together hold at most that much."""
-    with store.reading() as cursor, store.rollups.paused(), store.turn:
+    with _removing(store) as cursor:
         excess = disk_bytes(store, cursor) - most_bytes
-        cursor.begin()
         chosen: list[tuple[Any, ...]] = []
         for file in _files(cursor, "true", []):
             if excess <= 0:
@@ -66,7 +65,6 @@ def shrink(store: Store, most_bytes: int) -> Gone:
             chosen.append(file)
             excess -= file[3]
         _drop_files(cursor, chosen)
-        _commit(cursor)
     return _unlink(store, chosen, 0)
 
 
@@ -80,20 +78,13 @@ def disk_bytes(store: Store, cursor: duckdb.DuckDBPyConnection) -> int:
 
 def delete_trajectory(store: Store, run: str, trajectory: str) -> Gone:
     """Delete one trajectory from the database, the sums and every sealed file of its rollouts."""
-    with store.reading() as cursor, store.rollups.paused(), store.turn:
-        cursor.begin()
-        replaced: list[tuple[Any, ...]] = []
-        try:
-            spans = _delete_hot(cursor, run, trajectory)
-            for file in _files(cursor, "run_id = ?", [run]):
-                gone = _rewrite(cursor, store, file, trajectory)
-                spans += gone
-                replaced += [file] if gone else []
-            publish(cursor)
-            _commit(cursor)
-        except BaseException:
-            cursor.rollback()
-            raise
+    replaced: list[tuple[Any, ...]] = []
+    with _removing(store) as cursor:
+        spans = _delete_hot(cursor, run, trajectory)
+        for file in _files(cursor, "run_id = ?", [run]):
+            gone = _rewrite(cursor, store, file, trajectory)
+            spans += gone
+            replaced += [file] if gone else []
     _unlink(store, replaced, 0)
     # What was deleted shall not wait in the log or the file.
     store.tidy()
@@ -183,10 +174,19 @@ def _drop_files(cursor: duckdb.DuckDBPyConnection, files: list[tuple[Any, ...]])
             )
 
 
-def _commit(cursor: duckdb.DuckDBPyConnection) -> None:
-    publish(cursor)
-    cursor.execute(_FORGET_RUNS)
-    cursor.commit()
+@contextmanager
+def _removing(store: Store) -> Generator[duckdb.DuckDBPyConnection, None, None]:
+    """One transaction while nobody writes: what fails within it has removed nothing."""
+    with store.reading() as cursor, store.rollups.paused(), store.turn:
+        cursor.begin()
+        try:
+            yield cursor
+            publish(cursor)
+            cursor.execute(_FORGET_RUNS)
+            cursor.commit()
+        except BaseException:
+            cursor.rollback()
+            raise
 
 
 def _unlink(store: Store, files: list[tuple[Any, ...]], spans: int) -> Gone:
