@@ -296,6 +296,8 @@ ATTRIBUTES: Final = (
     _a("heddle.move.method", "string", "move_method", "", "reprefill, l3_fetch or resume"),
     _a("heddle.move.tokens", "int", "move_tokens", "tokens", "context that had to travel"),
     _a("heddle.move.hit_tokens", "int", "move_hit_tokens", "tokens", "found cached on arrival"),
+    _a("heddle.move.useless", "bool", "", "", "most of what was carried was not found"),
+    _a("heddle.move.slow_down", "double", "", "", "share by which the target's streams slowed"),
     _a("heddle.hidden_s", "double", "hidden_ns", "s", "spent behind a tool call"),
     _a("heddle.exposed_s", "double", "exposed_ns", "s", "the trajectory waited for it"),
     # rollouts, plans, switches

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from heddle.controller import wire
+from heddle.controller import wire_moves as moving
 from heddle.controller import wire_predictor as told
 from heddle.controller.errors import ControllerError
 
@@ -138,6 +139,15 @@ class ControllerClient:
     def decisions(self, limit: int = 100) -> list[wire.Decision]:
         """The newest releases and moves."""
         return list(self._get("/decisions", limit=limit))
+
+    def moves(self, limit: int = 50) -> moving.Moves:
+        """The newest moves, and what moves of each run brought."""
+        return moving.Moves.model_validate(self._get("/moves", limit=limit))
+
+    def move(self, asked: moving.MoveIn) -> moving.MoveState:
+        """Begin a move now."""
+        said = asked.model_dump(exclude_none=True)
+        return moving.MoveState.model_validate(self._post("/moves", said))
 
     def plan(self) -> wire.PlanState:
         """What each open rollout got."""

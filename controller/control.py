@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from heddle.collector import conventions as c
 from heddle.collector import ids
 from heddle.collector.exposition import MEDIA
-from heddle.controller import compat, metrics, predictor_api, wire
+from heddle.controller import compat, metrics, moves_api, predictor_api, wire
 from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
 from heddle.controller.errors import BadRequest, ControllerError, TooMany
@@ -28,9 +28,9 @@ FAILURES: Final = {
     400: "what was asked cannot be done; the sentence says why",
     401: "changing anything needs the token",
     403: "Origin or Host is not one of this controller's",
-    404: "no such path",
+    404: "nothing of that name",
+    409: "not now; the sentence says what is in the way",
     405: "not with this method",
-    409: "another one is under way",
     413: "the body is too large",
     415: "a body must be application/json",
     429: "too many of these at once",
@@ -52,6 +52,7 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
     app.state.up = up
     app.include_router(router)
     app.include_router(predictor_api.router)
+    app.include_router(moves_api.router)
     app.include_router(compat.router)
     app.add_exception_handler(ControllerError, _controller_error)
     app.add_exception_handler(CoreError, _core_error)

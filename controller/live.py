@@ -40,6 +40,7 @@ class Call(NamedTuple):
     client_rid: str | None = None
     priority: int | None = None
     """What the client asks for; nobody changes that."""
+    resumable: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -62,6 +63,10 @@ class Step:
     """What the engine was told last; None: nothing."""
     steered_s: float = -math.inf
     """Loop time of the last change after it was sent."""
+    resumable: bool = False
+    """Whether another engine can go on where one stops."""
+    leaving: bool = False
+    """Its engine was told to stop, so that it goes on elsewhere."""
     attempt: int = 0
     granted: Grant | None = None
     released_ns: int = 0
@@ -85,6 +90,16 @@ class LiveMove:
     started_ns: int
     ended_ns: int = 0
     error: str | None = None
+    method: Literal["reprefill", "l3_fetch", "resume"] = "reprefill"
+    hit_tokens: int | None = None
+    useless: bool | None = None
+    """Most of what was carried was not found by the next step; None: nobody knows."""
+    slow_down: float | None = None
+    """Share by which streams on the target were slower while it lasted; None: there were none."""
+    events: int = 0
+    """Of streams on the target: before it began, then during it."""
+    events_after: int = 0
+    """Of streams on the target so far, when it ended."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -118,6 +133,10 @@ class LiveTrajectory:
     believed: str | None = None
     """The prediction policy `remaining` was asked of; None: something changed since."""
     ids: bytes | None = None
+    chat: bytes | None = None
+    """Its last chat and the answer, as a warm-up sends it; kept where moves are on."""
+    stays: bool = False
+    """Moves of its like were useless."""
     waiting: list[Step] = field(default_factory=list[Step])
     running: set[Step] = field(default_factory=set[Step])
     last_end_ns: int = 0
@@ -142,6 +161,16 @@ class LiveTrajectory:
         if self.waiting and not self.moving:
             return "held"
         return "running" if self.running else "tool"
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether another engine can be given its context."""
+        return self.ids is not None or self.chat is not None
+
+    @property
+    def interface(self) -> str:
+        """How its steps come."""
+        return "generate" if self.ids is not None else "chat"
 
     def changed(self) -> None:
         """Whoever changes anything that `fact` tells says so here."""
@@ -190,7 +219,7 @@ class LiveTrajectory:
             self.worker,
             self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
             self.moving,
-            self.ids is not None and not self.final,
+            self.has_prefix and not self.final and not self.stays,
             self.parked,
         )
 
@@ -208,6 +237,8 @@ class LiveWorker:
     launched: bool = False
     joined_ns: int = 0
     running: int = 0
+    events: int = 0
+    """Chunks of streams that came from it."""
 
     @property
     def url(self) -> str:

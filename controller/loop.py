@@ -74,7 +74,7 @@ class Loop:
         self.decisions = Decided()
         self.failures = 0
         self.last_failure = ""
-        self._mover = Mover(clock, fleet, journal, spans, self._returns)
+        self.mover = Mover(clock, fleet, journal, spans, self._returns)
         self._decider = Decider(clock, fleet, switchboard, beliefs, self.table, self._believe)
         self.pace = Pace(self._decide, lambda: len(self.trajectories))
         self.steering = Steering(fleet, self.table, switchboard, beliefs, self._believe)
@@ -97,7 +97,7 @@ class Loop:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beat
         await self.steering.close()
-        await self._mover.close()
+        await self.mover.close()
         self.pace.close()
         for step in self.table.waiting():
             self._reject(step, NoWorker("the controller is shutting down"))
@@ -126,6 +126,7 @@ class Loop:
             model=call.model,
             client_rid=call.client_rid,
             asked_priority=call.priority,
+            resumable=call.resumable,
             grant=asyncio.get_running_loop().create_future(),
             attempt=attempt,
         )
@@ -151,6 +152,8 @@ class Loop:
         self._stop_running(step)
         self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         trajectory.errors += 1
+        step.leaving = False
+        self.mover.stopped(trajectory)
         step.attempt = trajectory.attempts[step.index] = trajectory.attempts[step.index] + 1
         step.arrived_ns, step.granted = self.clock.now_ns(), None
         step.grant = asyncio.get_running_loop().create_future()
@@ -164,7 +167,7 @@ class Loop:
         now_ns, trajectory = self.clock.now_ns(), step.trajectory
         self._stop_running(step)
         self.spans.ended(step, usage, now_ns)
-        self._mover.arrived(trajectory, step, usage.cached_tokens)
+        self.mover.arrived(trajectory, step, usage.cached_tokens)
         self.beliefs.seen_of(trajectory.run).grew(trajectory, usage)
         trajectory.grow(step, usage)
         trajectory.last_end_ns = now_ns
@@ -184,6 +187,7 @@ class Loop:
             if not step.trajectory.waiting:
                 self._decided(step.trajectory)
         self._stop_running(step)
+        self.mover.stopped(step.trajectory)
         self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         step.trajectory.last_end_ns = self.clock.now_ns()
         step.trajectory.errors += 1
@@ -211,6 +215,10 @@ class Loop:
         return [step for step in found if step.granted is not None]
 
     # decisions
+
+    def moves(self, run: str) -> bool:
+        """Whether trajectories of that run may be moved."""
+        return self.switchboard.of(run).migration != "off"
 
     def switched(self) -> None:
         """Other policies are in force: for what waits here, and for what waits in engines."""
@@ -293,7 +301,7 @@ class Loop:
         for release in plan.releases:
             self._release(self.trajectories[release.trajectory], release, switches)
         for move in plan.moves:
-            self._mover.carry(self.trajectories[move.trajectory], move)
+            self.mover.asked(self.trajectories[move.trajectory], move)
         for park in plan.parks:
             self.trajectories[park.trajectory].park()
         made = (*plan.releases, *plan.moves, *plan.parks)
@@ -358,7 +366,7 @@ class Loop:
             return
         if not self.table.remove(trajectory):
             return
-        self._mover.arrived(trajectory, None, None)
+        self.mover.arrived(trajectory, None, None)
         self.beliefs.finished(trajectory, truncated=truncated)
         self.journal.unpin(trajectory.run, trajectory.id)
         self._decided(trajectory)

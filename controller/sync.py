@@ -115,13 +115,18 @@ class WeightSyncs:
             return self._state(self._now, active=True)
         return self._last or wire.WeightSyncState(active=False)
 
+    @property
+    def aborting(self) -> bool:
+        """Whether the sync under way has told engines to stop."""
+        return self._now is not None and self._now.policy == "abort"
+
     def is_ours(self, usage: Usage) -> bool:
         """Whether an aborted answer was aborted by the sync under way, so that it goes on."""
         sync = self._now
-        mine = sync is not None and sync.policy == "abort" and usage.finish_reason == "abort"
-        if sync is not None and mine:
-            sync.resumed += 1
-        return mine
+        if sync is None or not self.aborting or usage.finish_reason != "abort":
+            return False
+        sync.resumed += 1
+        return True
 
     def answered(self, step: Step, usage: Usage, *, ours: bool) -> None:
         """Look at an answer for what nobody announced."""

@@ -45,6 +45,8 @@ class Exchange:
     """Whether its last byte is: a server then reports the client as gone."""
     received: Received | None = None
     """What an engine made of it before it was lost; the next one goes on from there."""
+    answered: dict[str, Any] | None = None
+    """The message that a whole chat answer holds."""
 
     @property
     def streams(self) -> bool:
@@ -83,6 +85,16 @@ class Exchange:
         """Whether another engine can go on where one stopped: token ids in, one request."""
         return self.path == GENERATE and self.body.ids is not None and not self.is_batch
 
+    def carried(self) -> bytes | None:
+        """The chat with its answer, as another engine is warmed with; None where it was a batch."""
+        messages = self.messages
+        if not isinstance(messages, list) or (self.body.head.get("n") or 1) != 1:
+            return None
+        kept = {k: v for k, v in self.body.head.items() if k in _CONTEXT}
+        # A streamed answer was not put together here: its part is prefilled by the next step.
+        kept["messages"] = [*messages, self.answered] if self.answered else messages
+        return orjson.dumps(kept)
+
     def interrupted(self, content: bytes) -> bool:
         """Keep what an engine made before it was stopped; False where nobody can go on."""
         if not self.can_resume:
@@ -116,6 +128,7 @@ class Exchange:
                 content = orjson.dumps(answer)
             return of_generate(answer), content
         usage = of_openai(answer)
+        self.answered = _message(answer)
         if not self.strips_meta or not isinstance(answer, dict):
             return usage, content
         stripped = [c.pop("meta_info", None) for c in answer.get("choices") or []]
@@ -152,6 +165,20 @@ def said_of(step: Step, grant: Grant) -> list[tuple[bytes, bytes]]:
     if step.whose.source in ("lineage", "ambiguous"):
         said["x-heddle-identity"] = step.whose.source
     return [(k.encode(), _safe(v)) for k, v in said.items()]
+
+
+_CONTEXT: Final = frozenset(
+    {"model", "tools", "chat_template_kwargs", "reasoning_effort", "lora_path", "cache_salt",
+     "extra_key"}
+)  # fmt: skip
+"""What decides how messages become tokens, and whose cache they are in."""
+
+
+def _message(answer: Any) -> dict[str, Any] | None:
+    choices: Any = answer.get("choices") if isinstance(answer, dict) else None
+    first: Any = choices[0] if isinstance(choices, list) and choices else None
+    message: Any = first.get("message") if isinstance(first, dict) else None
+    return message if isinstance(message, dict) else None
 
 
 def _passes(name: str) -> bool:

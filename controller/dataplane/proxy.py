@@ -50,7 +50,7 @@ def serves(path: str) -> bool:
 
 
 class _Interrupted(Exception):
-    """A weight sync of ours stopped it in the middle: it goes on afterwards."""
+    """Heddle stopped it in the middle (weight_sync or move): it goes on afterwards."""
 
 
 class Proxy:
@@ -95,6 +95,7 @@ class Proxy:
             model=str(body.head.get("model") or ""),
             client_rid=rid if isinstance(rid, str) else None,
             priority=priority,
+            resumable=exchange.can_resume,
         )
         whose = self._inferred(exchange, whose)
         self._admit(whose)
@@ -135,8 +136,8 @@ class Proxy:
             grant = await self._loop.granted(step)
             try:
                 usage = await self._forward(exchange, step, grant)
-            except _Interrupted:
-                self._loop.again(step, "weight_sync")
+            except _Interrupted as stop:
+                self._loop.again(step, str(stop))
             except asyncio.CancelledError:
                 self._loop.drop(step, "client_left")
                 self._stop_on(grant)
@@ -172,6 +173,8 @@ class Proxy:
     def _done(self, exchange: Exchange, step: Step, usage: Usage) -> None:
         if usage.error is None:
             self._follow(exchange, step, usage)
+            if exchange.path == CHAT and self._loop.moves(step.trajectory.run):
+                step.trajectory.chat = exchange.carried()
             self._loop.served(step, usage)
         else:
             self._loop.drop(step, usage.error)
@@ -194,13 +197,19 @@ class Proxy:
         usage, content = exchange.read(reply.body)
         if reply.status >= 400:
             usage = Usage(error=f"http_{reply.status}")
-        ours = self._syncs.is_ours(usage)
-        self._syncs.answered(step, usage, ours=ours)
-        if ours and exchange.interrupted(content):
-            raise _Interrupted
+        stop = self._stopped(step, usage)
+        self._syncs.answered(step, usage, ours=bool(stop))
+        if stop and exchange.interrupted(content):
+            raise _Interrupted(stop)
         exchange.began = exchange.ended = True
         await asgi.answer(exchange.send, reply.status, content, reply.content_type, extra)
         return usage
+
+    def _stopped(self, step: Step, usage: Usage) -> str:
+        """Why Heddle itself ended it, or nothing."""
+        if step.leaving and usage.finish_reason == "abort":
+            return "move"
+        return "weight_sync" if self._syncs.is_ours(usage) else ""
 
     async def _pass_on(
         self,
@@ -214,14 +223,19 @@ class Proxy:
             swallow_usage=exchange.swallows_usage,
             whole=exchange.can_resume,
             rewrite=before.rewrite if before else None,
+            withhold=lambda: step.leaving or self._syncs.aborting,
         )
         try:
-            first_ns = await self._events(exchange, stream, extra, watch)
+            first_ns = await self._events(exchange, stream, extra, watch, step)
         except EngineError:
             _remember(exchange, watch)
             raise
         finally:
             await stream.close()
+        if watch.stopped:
+            _remember(exchange, watch)
+            stop = self._stopped(step, _streamed(exchange, watch))
+            raise _Interrupted(stop or "move")
         exchange.ended = True
         await exchange.send({"type": "http.response.body", "body": watch.flush()})
         if stream.status >= 400:
@@ -232,14 +246,22 @@ class Proxy:
         return usage
 
     async def _events(
-        self, exchange: Exchange, stream: Stream, extra: list[tuple[bytes, bytes]], watch: Watch
+        self,
+        exchange: Exchange,
+        stream: Stream,
+        extra: list[tuple[bytes, bytes]],
+        watch: Watch,
+        step: Step,
     ) -> int | None:
         """Pass the bytes on; returns when the first output came by."""
         first_ns: int | None = None
+        worker = step.granted.worker if step.granted else None
         if not exchange.began:
             exchange.began = True
             await asgi.begin(exchange.send, stream.status, stream.content_type, extra)
         async for chunk in stream.chunks():
+            if worker is not None:
+                worker.events += 1
             passed = watch.feed(chunk)
             if watch.began and first_ns is None:
                 first_ns = self._loop.clock.now_ns()

@@ -20,6 +20,8 @@ class Watch:
 
     `whole` passes whole events only, so that a stream that breaks can be gone on with.
 
+    `withhold` says whether an end by abort is not for the client, who gets the rest from elsewhere.
+
     `began` once an event carried output: SGLang's first chat chunk only says the role.
     """
 
@@ -29,7 +31,9 @@ class Watch:
         swallow_usage: bool = False,
         whole: bool = False,
         rewrite: Callable[[bytes], bytes] | None = None,
+        withhold: Callable[[], bool] | None = None,
     ) -> None:
+        self._withhold = withhold if whole else None
         self._swallow = swallow_usage
         self._rewrite = rewrite
         self._holds = swallow_usage or whole or rewrite is not None
@@ -37,6 +41,8 @@ class Watch:
         self._last = b""
         self.usage: Any = None
         self.began = False
+        self.stopped = False
+        """The engine ended it because Heddle told it to: that event and the rest stay here."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Bytes to pass on now."""
@@ -47,7 +53,9 @@ class Watch:
                 continue
             self.began = self.began or _has_output(_json(event))
             told = self._rewrite(event) if self._rewrite else event
-            kept.append(told + _END)
+            self.stopped = self.stopped or self._is_stop(event)
+            if not self.stopped:
+                kept.append(told + _END)
             if event.startswith(_DATA) and not event.endswith(b"[DONE]"):
                 self._last = told
         return b"".join(kept) if self._holds else chunk
@@ -55,11 +63,19 @@ class Watch:
     def flush(self) -> bytes:
         """What is left when the stream ends without an empty line."""
         rest, self._rest = self._rest, b""
-        return rest if self._holds else b""
+        return rest if self._holds and not self.stopped else b""
 
     def last(self) -> Any:
         """The last event's JSON; None when there was none."""
         return _json(self._last)
+
+    def _is_stop(self, event: bytes) -> bool:
+        if self._withhold is None or b'"abort"' not in event or not self._withhold():
+            return False
+        said = _json(event)
+        meta: Any = said.get("meta_info") if isinstance(said, dict) else None
+        reason: Any = meta.get("finish_reason") if isinstance(meta, dict) else None
+        return isinstance(reason, dict) and reason.get("type") == "abort"
 
     def _is_usage(self, event: bytes) -> bool:
         if b'"usage"' not in event:

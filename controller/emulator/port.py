@@ -18,7 +18,7 @@ from heddle.controller.emulator.tiers import Storage
 from heddle.controller.emulator.truth import Truth
 from heddle.controller.emulator.virtual import VirtualLoop
 from heddle.controller.errors import EngineLost
-from heddle.controller.fleet.engine import Capabilities, EngineLoad
+from heddle.controller.fleet.engine import Capabilities, EngineLoad, Warmed
 from heddle.controller.fleet.sglang import WARM_PRIORITY
 
 Then = Callable[[Finished | None], object]
@@ -182,8 +182,8 @@ class VirtualEngine:
         self.engine.wake(set(TAGS), self._loop.now_s)
         self.arm()
 
-    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> int:
-        """Prefill that context; returns how many tokens were new."""
+    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> Warmed:
+        """Prefill that context."""
         _ = headers
         span = self._context_of(ids)
         future = self._loop.create_future()
@@ -193,7 +193,7 @@ class VirtualEngine:
         if ended is None:
             message = f"the engine at {self.url} was lost"
             raise EngineLost(message)
-        return ended.prompt_tokens - ended.cached_tokens
+        return Warmed(ended.prompt_tokens, ended.cached_tokens)
 
     async def abort(self, rid: str) -> None:
         """Stop that request."""

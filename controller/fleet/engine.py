@@ -70,6 +70,20 @@ class Stream(Protocol):
         ...
 
 
+class Warmed(NamedTuple):
+    """What a warm-up found and did."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    stored_tokens: int = 0
+    """Of the cached ones, fetched from a storage that engines share."""
+
+    @property
+    def new_tokens(self) -> int:
+        """Prefilled by it."""
+        return self.prompt_tokens - self.cached_tokens
+
+
 class Priorities(NamedTuple):
     """What an engine's plugin has done so far, over all who asked."""
 
@@ -91,8 +105,8 @@ class Steered(Protocol):
         """What it is; asked once when it joins."""
         ...
 
-    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> int:
-        """Prefill those token ids (the inside of a JSON array); returns how many were new."""
+    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> Warmed:
+        """Prefill those token ids (the inside of a JSON array)."""
         ...
 
     async def abort(self, rid: str) -> None:
@@ -109,6 +123,10 @@ class Engine(Steered, Protocol):
 
     async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
         """POST and the answer's head; EngineLost when there is none."""
+        ...
+
+    async def warm_chat(self, chat: bytes, rid: str, headers: Mapping[str, str]) -> Warmed:
+        """Prefill that chat (a JSON object of messages and tools), answer included."""
         ...
 
     async def prioritise(self, port: int, changes: Mapping[str, int]) -> Priorities:

@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 
 from heddle.controller.errors import EngineError, EngineLost
-from heddle.controller.fleet.engine import Capabilities, EngineLoad, Priorities, Reply
+from heddle.controller.fleet.engine import Capabilities, EngineLoad, Priorities, Reply, Warmed
 from heddle.controller.sglang_plugin import PROTOCOL
 
 CONNECT_S: Final = 5.0
@@ -72,6 +72,8 @@ class SglangEngine:
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url.rstrip("/")
         self._session = session
+        self.drafts = False
+        """Whether it decodes speculatively: then nothing can be prefilled without a token."""
 
     async def observe(self) -> EngineLoad:
         """From /v1/loads; the sum over its data-parallel ranks."""
@@ -91,6 +93,7 @@ class SglangEngine:
         """
         info = await self._ask("/server_info")
         can = capabilities_of(info)
+        self.drafts = bool(info.get("speculative_algorithm"))
         if can.plugin and not await self._has_plugin(can.plugin):
             missing = (*can.missing, SILENT_PLUGIN)
             can = replace(can, plugin=0, missing=missing)
@@ -118,22 +121,26 @@ class SglangEngine:
         except _LOST as error:
             raise self._lost(error) from error
 
-    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> int:
+    async def warm(self, ids: bytes, rid: str, headers: Mapping[str, str]) -> Warmed:
         """Prefill only: no token is generated, the radix cache keeps the prefix."""
-        rest = orjson.dumps(
-            {
-                "sampling_params": {"max_new_tokens": 0},
-                "rid": rid,
-                "priority": WARM_PRIORITY,
-                "log_metrics": False,
-            }
-        )
-        reply = await self.send("/generate", b'{"input_ids":[' + ids + b"]," + rest[1:], headers)
+        sampling = {"max_new_tokens": 1 if self.drafts else 0}
+        known = {"sampling_params": sampling, "log_metrics": False, **_warming(rid)}
+        body = b'{"input_ids":[' + ids + b"]," + orjson.dumps(known)[1:]
+        return _warmed((await self._warm("/generate", body, headers)).get("meta_info"))
+
+    async def warm_chat(self, chat: bytes, rid: str, headers: Mapping[str, str]) -> Warmed:
+        """One token is generated: chat takes 0 for a missing limit."""
+        asked = {**orjson.loads(chat), **_ONE_TOKEN, **_warming(rid)}
+        reply = await self._warm("/v1/chat/completions", orjson.dumps(asked), headers)
+        (choice,) = reply.get("choices") or [{}]
+        return _warmed(choice.get("meta_info"))
+
+    async def _warm(self, path: str, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        reply = await self.send(path, body, headers)
         if reply.status >= 400:
             message = f"the engine at {self.url} refused a warm-up with status {reply.status}"
             raise EngineError(message)
-        meta = orjson.loads(reply.body).get("meta_info", {})
-        return int(meta.get("prompt_tokens", 0)) - int(meta.get("cached_tokens", 0))
+        return orjson.loads(reply.body)
 
     async def abort(self, rid: str) -> None:
         """Best effort: an engine that is gone has nothing to abort."""
@@ -270,6 +277,22 @@ UNRANKED: Final = (
     "a request without a priority comes after all others there; start it with "
     "--default-priority-value 0"
 )
+
+
+_ONE_TOKEN: Final = {"max_tokens": 1, "temperature": 0, "return_meta_info": True, "stream": False}
+
+
+def _warming(rid: str) -> dict[str, Any]:
+    return {"rid": rid, "priority": WARM_PRIORITY}
+
+
+def _warmed(meta: Any) -> Warmed:
+    said: Mapping[str, Any] = meta if isinstance(meta, Mapping) else {}
+    details: Any = said.get("cached_tokens_details")
+    stored = details.get("storage") if isinstance(details, Mapping) else 0
+    return Warmed(
+        int(said.get("prompt_tokens") or 0), int(said.get("cached_tokens") or 0), int(stored or 0)
+    )
 
 
 def _total(ranks: Any, key: str) -> int:

@@ -170,7 +170,7 @@ async def test_a_move_warms_the_target_with_prompt_and_output_and_shows_what_it_
         await http.post("/generate", **step("t", ids=(7, 8, 9), n=2))
         trajectory = s.loop.trajectories["r/t"]
         move = Move(trajectory="r/t", source="w0", target="w1", because="test")
-        s.loop._mover.carry(trajectory, move)
+        s.loop.mover.carry(trajectory, move)
         while trajectory.moving:
             await asyncio.sleep(0.005)
         async with http.post("/generate", **step("t", ids=(7, 8, 9, 0, 1, 5))) as reply:

@@ -216,8 +216,9 @@ def test_the_port_warms_observes_aborts_and_says_what_the_engine_can(engine: Eng
 
     async def use(port: SglangEngine) -> None:
         ids = ",".join(map(str, context)).encode()
-        assert await port.warm(ids, "warm80-0", {"content-type": "application/json"}) == 90
-        assert await port.warm(ids, "warm80-1", {"content-type": "application/json"}) == 1
+        said = {"content-type": "application/json"}
+        assert (await port.warm(ids, "warm80-0", said)).new_tokens == 90
+        assert (await port.warm(ids, "warm80-1", said)).new_tokens == 1
         body = orjson.dumps(body_of([*context, 11], 1))
         reply = await port.send("/generate", body, {"content-type": "application/json"})
         assert orjson.loads(reply.body)["meta_info"]["cached_tokens"] == 90
