@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -34,16 +35,32 @@ def write_card(draft: Draft, table: pl.DataFrame) -> str:
     ]
     parts = [
         "Remaining output tokens of a trajectory, as p10, p50, p90 and mean: group history "
-        "corrected by a small network.",
+        "corrected by a small network; steps to come and the running tool's seconds beside them.",
         "\n".join(facts),
         "## Held-out metrics per step (difference with its 90 % interval)",
         markdown(table),
+        "## Steps and tool seconds (held out, mean error of the logarithm)",
+        heads(draft.metrics),
         "## Features",
         documented(),
         "## Not for",
         "\n".join(f"- {sentence}" for sentence in NOT_FOR),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def heads(metrics: Mapping[str, float]) -> str:
+    """The further heads beside what is known without them."""
+    lines = ["| head | without it | candidate | served |", "|---|---|---|---|"]
+    names = {"steps_log_error": "steps to come", "tool_s_log_error": "seconds of the running tool"}
+    for key, name in names.items():
+        ours, simple = metrics.get(key), metrics.get(f"{key}_simple")
+        if ours is None or simple is None:
+            lines.append(f"| {name} | | | too few were recorded |")
+            continue
+        served = "learned" if ours < simple else "without it"
+        lines.append(f"| {name} | {simple:.4f} | {ours:.4f} | {served} |")
+    return "\n".join(lines)
 
 
 def markdown(table: pl.DataFrame) -> str:

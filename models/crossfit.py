@@ -7,8 +7,8 @@ networks together are what is served.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -16,11 +16,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from heddle.models.evaluate import KS, groups_of
-from heddle.models.features import Floats
+from heddle.models.features import FEATURES, Floats
 from heddle.models.folds import Split, folds_of
-from heddle.models.length import Examples, FitArgs, LengthNet, export, fit
+from heddle.models.heads import fit_heads, targets, trusted
+from heddle.models.length import Examples, FitArgs, export, fit
 from heddle.models.priors import features, history_log_quantiles, history_of, with_priors
-from heddle.models.serve import Weights, log_quantiles
+from heddle.models.serve import Weights, log_outlook, log_quantiles
 
 Progress = Callable[[float, str], None]
 """Called with the part done (0 to 1) and a sentence."""
@@ -38,6 +39,8 @@ class Crossfit:
     learned: Floats
     history: Floats
     weights: Weights
+    outlook: dict[str, float]
+    """Held-out errors of the heads for steps and tool seconds, and without them (`_simple`)."""
 
 
 def examples(rows: pl.DataFrame) -> Examples:
@@ -54,30 +57,44 @@ def crossfit(
     """Fit one network a fold and predict each row by the network that saw nothing of its fold."""
     fold = folds_of(rows, split, folds, args.seed)
     count = int(fold.max()) + 1
-    x, learned = np.empty((0, 0)), np.empty((rows.height, 3))
-    nets: list[LengthNet] = []
+    x = np.empty((rows.height, len(FEATURES)))
+    learned, outlook = np.empty((rows.height, 3)), np.empty((rows.height, 2))
+    nets: list[Weights] = []
     for f in range(count):
         progress(f / count, f"fitting network {f + 1} of {count}")
-        held, net = _one(rows, fold, f, count, args)
-        x = x if x.size else np.empty((rows.height, held.shape[1]))
-        x[fold == f] = held
-        learned[fold == f] = log_quantiles(export([net]), held)
+        x[fold == f], net = _one(rows, fold, f, count, args)
+        learned[fold == f] = log_quantiles(net, x[fold == f])
+        outlook[fold == f] = log_outlook(net, x[fold == f])
         nets.append(net)
     learned, widen = _calibrated(rows, learned, fold)
+    censored = rows["truncated"].to_numpy().astype(np.float64)
+    trust, errors = trusted(outlook, x, targets(rows), censored)
     progress(1.0, "comparing on held-out groups")
-    return Crossfit(rows, x, learned, history_log_quantiles(x), export(nets, widen))
+    weights = replace(together(nets), widen=np.array(widen), heads_trust=trust)
+    return Crossfit(rows, x, learned, history_log_quantiles(x), weights, errors)
+
+
+def together(nets: Sequence[Weights]) -> Weights:
+    """One ensemble of several; what belongs to the ensemble is still to be set."""
+    apart = ("widen", "heads_trust")
+    named = [f.name for f in fields(Weights) if f.name not in apart]
+    stacked = {name: np.concatenate([getattr(net, name) for net in nets]) for name in named}
+    return replace(nets[0], **stacked)
 
 
 def _one(
     rows: pl.DataFrame, fold: NDArray[np.int64], f: int, count: int, args: FitArgs
-) -> tuple[Floats, LengthNet]:
+) -> tuple[Floats, Weights]:
     stop = (f + 1) % count
     known = rows.filter((fold != f) & (fold != stop))
     history = history_of(known)
     rng = np.random.default_rng([args.seed, f])
     train = _forget_tools(with_priors(known, history, rng), rng)
     validation = with_priors(rows.filter(fold == stop), history)
-    net, _ = fit(examples(train), examples(validation), args)
+    made = examples(train)
+    net = export([fit(made, examples(validation), args)[0]])
+    heads = fit_heads(net, made.x, targets(train), made.censored, made.weight)
+    net = replace(net, heads=heads[None], heads_trust=np.ones(3))
     return features(with_priors(rows.filter(fold == f), history)), net
 
 

@@ -185,6 +185,8 @@ def _answers() -> list[pl.Expr]:
         total.alias("total_tokens"),
         (total - pl.col("tokens_so_far")).alias("remaining_tokens"),
         steps.alias("total_steps"),
+        # Of the call under way when the question is asked; null at admission.
+        pl.col("tool_s").shift(1).over(KEY).alias("running_tool_s"),
     ]
 
 

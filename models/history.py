@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from heddle.models.lognormal import FAR_Z, Lognormal, mills, remaining_many
-from heddle.models.types import Length, Query
+from heddle.models.types import Length, Outlook, Query
 from heddle.models.variance import UNKNOWN, GroupStats, Level, level_of, posterior, spread_of_tasks
 
 # Samples of the task that one group's mean of steps or tool seconds is weighed against.
@@ -148,6 +148,16 @@ class GroupHistory:
         so_far = np.array([query.tokens_so_far for query in queries], dtype=np.float64)
         mu, sigma = np.array([law.mu for law in laws]), np.array([law.sigma for law in laws])
         return [Length(*row) for row in remaining_many(mu, sigma, so_far).tolist()]
+
+    def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
+        """With steps and tool seconds as the group's means have them; 1 step where none is."""
+        told: list[Outlook] = []
+        for query, length in zip(queries, self.predict_many(queries), strict=True):
+            steps = self.mean_steps(query.group, query.task) or 1.0
+            tool_s = (self.mean_tool_s(query.group, query.task) or 0.0) / max(steps - 1.0, 1.0)
+            left = max(steps - query.steps_so_far, 1.0)
+            told.append(Outlook(length, left, tool_s if query.steps_so_far else 0.0))
+        return told
 
     def draws(self, query: Query, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """`n` imagined values of the remaining output tokens, for planners."""

@@ -134,9 +134,7 @@ def fit(train: Examples, validation: Examples, args: FitArgs) -> tuple[LengthNet
     """
     torch.manual_seed(args.seed)
     net = LengthNet(train.x, args.hidden).to(args.device)
-    optimizer = torch.optim.AdamW(
-        net.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay
-    )
+    optimizer = _AdamW(net, args.learning_rate, args.weight_decay)
     rows, held = train.tensors(args.device), validation.tensors(args.device)
     batch = min(max(len(train.y) // 20, 64), 2048)
     best, best_loss, waited = _state(net), _loss(net, held), 0
@@ -189,22 +187,46 @@ def clearly_saves(saved: Floats, group: NDArray[np.int64]) -> bool:
     return bool(np.quantile(sums[drawn].sum(axis=1), CLEAR) > 0.0)
 
 
-def export(nets: Sequence[LengthNet], widen: tuple[float, float] = (0.0, 0.0)) -> Weights:
-    """The networks as one ensemble of numpy arrays."""
+def export(nets: Sequence[LengthNet]) -> Weights:
+    """The networks as one ensemble of numpy arrays, without further heads."""
     names = ("mean", "scale", "trust", "line", "direct", "w1", "b1", "w2", "b2")
     arrays = {
         name: np.stack([getattr(net, name).detach().cpu().numpy() for net in nets])
         for name in names
     }
-    return Weights(**{k: v.astype(np.float64) for k, v in arrays.items()}, widen=np.array(widen))
+    made = {name: array.astype(np.float64) for name, array in arrays.items()}
+    inputs = made["w1"].shape[1] + made["w1"].shape[2] + 1
+    heads = np.zeros((len(nets), inputs, 2))
+    return Weights(**made, widen=np.zeros(2), heads=heads, heads_trust=np.zeros(3))
 
 
-def _epoch(
-    net: LengthNet, optimizer: torch.optim.Optimizer, rows: tuple[Tensor, ...], batch: int
-) -> None:
+class _AdamW:
+    """AdamW on few small tensors. torch.optim imports torch._dynamo at its first use: 2 s of CPU,
+    7 where no bytecode is cached, for a network that trains in less."""
+
+    def __init__(self, net: nn.Module, rate: float, decay: float) -> None:
+        self._rate, self._decay, self._step = rate, decay, 0
+        parameters = list(net.parameters())
+        self._all = [(p, torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move along the gradients, and forget them."""
+        self._step += 1
+        rate = self._rate / (1.0 - 0.9**self._step)
+        for p, mean, square in self._all:
+            if p.grad is None:
+                continue
+            mean.lerp_(p.grad, 0.1)
+            square.mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+            spread = (square / (1.0 - 0.999**self._step)).sqrt_().add_(1e-8)
+            p.mul_(1.0 - self._rate * self._decay).addcdiv_(mean, spread, value=-rate)
+            p.grad = None
+
+
+def _epoch(net: LengthNet, optimizer: _AdamW, rows: tuple[Tensor, ...], batch: int) -> None:
     for at in torch.randperm(len(rows[1])).split(batch):
         x, y, censored, weight = (tensor[at] for tensor in rows)
-        optimizer.zero_grad()
         pinball(net(x), y, censored, weight).backward()
         optimizer.step()
 

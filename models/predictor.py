@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from heddle.models.lognormal import Lognormal
-from heddle.models.types import Length, Query
+from heddle.models.types import Length, Outlook, Query
 
 DEFAULT_MEDIAN_TOKENS: Final = 1024.0
 """Output tokens of a trajectory nothing is known about: between the medians of tau-bench (654) and
@@ -35,6 +35,10 @@ class Predictor(Protocol):
         """The same for many, in their order."""
         ...
 
+    def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
+        """With the steps still to come and the seconds of the tool that runs now."""
+        ...
+
 
 class NoPrediction:
     """The same documented constant for every trajectory at every step: no order follows from it."""
@@ -53,3 +57,7 @@ class NoPrediction:
     def predict_many(self, queries: Sequence[Query]) -> list[Length]:
         """The constant, once a query."""
         return [self._length] * len(queries)
+
+    def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
+        """The constant, one step and no tool."""
+        return [Outlook(self._length, 1.0, 0.0)] * len(queries)

@@ -20,7 +20,7 @@ from heddle.collector.conventions import VERSION
 from heddle.models.errors import ArtifactError
 from heddle.models.features import FEATURES, Floats, columns_of, matrix
 from heddle.models.history import GroupHistory
-from heddle.models.types import Length, Query
+from heddle.models.types import Length, Outlook, Query
 
 PRIOR_AT: Final = tuple(
     [feature.name for feature in FEATURES].index(name)
@@ -28,6 +28,7 @@ PRIOR_AT: Final = tuple(
 )
 """Where history's middle and its two log ratios stand in the matrix."""
 STEPS_AT: Final = [feature.name for feature in FEATURES].index("steps_so_far")
+STEPS_LEFT_AT: Final = [feature.name for feature in FEATURES].index("prior_steps_left")
 X_LIMIT: Final = 4.0
 """Standard deviations at which features are clipped: beyond, only history's own line goes on."""
 SHIFT_LIMIT: Final = 3.0
@@ -57,12 +58,51 @@ class Weights:
     """(E, 3) how much of the correction holds at k = 0, 1 and later, 0 to 1."""
     widen: Floats
     """(2,) log factors on the spread below and above, set on held-out groups."""
+    heads: Floats
+    """(E, F + H + 1, 2) ln steps to come and ln seconds of the running tool, of the layers."""
+    heads_trust: Floats
+    """(3,) whether each of the two is served, and the usual ln tool seconds."""
 
 
 def log_quantiles(weights: Weights, x: Floats) -> Floats:
     """ln of p10, p50, p90 of the remaining tokens, one row a row of the feature matrix."""
+    return _log_quantiles(weights, x, *_layers(weights, x))
+
+
+def log_outlook(weights: Weights, x: Floats) -> Floats:
+    """ln of the steps to come (at least one) and of the running tool's seconds, a row a row."""
+    return _log_outlook(weights, x, *_layers(weights, x))
+
+
+def head_inputs(weights: Weights, x: Floats) -> Floats:
+    """(E, rows, F + H + 1): standardised features, hidden units and a one."""
+    z, hidden = _layers(weights, x)
+    return np.concatenate([z, hidden, np.ones((*z.shape[:2], 1))], axis=2)
+
+
+def simple_outlook(x: Floats, usual_tool: float) -> Floats:
+    """The same from what is known without a network: history's steps, the usual tool."""
+    so_far = np.expm1(x[:, STEPS_AT])
+    whole = np.expm1(x[:, STEPS_LEFT_AT] + x[:, STEPS_AT])
+    left = np.log(np.maximum(whole - so_far, 1.0))
+    return np.stack([left, np.full(len(x), usual_tool)], axis=1)
+
+
+def _layers(weights: Weights, x: Floats) -> tuple[Floats, Floats]:
     z = np.clip((x[None] - weights.mean[:, None]) / weights.scale[:, None], -X_LIMIT, X_LIMIT)
-    hidden = np.tanh(z @ weights.w1 + weights.b1[:, None])
+    return z, np.tanh(z @ weights.w1 + weights.b1[:, None])
+
+
+def _log_outlook(weights: Weights, x: Floats, z: Floats, hidden: Floats) -> Floats:
+    f, h = z.shape[2], hidden.shape[2]
+    told = z @ weights.heads[:, :f] + hidden @ weights.heads[:, f : f + h]
+    learned = (told + weights.heads[:, -1:]).mean(axis=0)
+    learned[:, 0] = np.maximum(learned[:, 0], 0.0)
+    served = weights.heads_trust[:2] > 0
+    return np.where(served, learned, simple_outlook(x, float(weights.heads_trust[2])))
+
+
+def _log_quantiles(weights: Weights, x: Floats, z: Floats, hidden: Floats) -> Floats:
     raw = z @ weights.direct + hidden @ weights.w2 + weights.b2[:, None]
     at, low, high = PRIOR_AT
     trust = weights.trust[:, trust_at(x)]
@@ -110,6 +150,20 @@ class Learned:
             return []
         columns = columns_of(queries) | self._priors(queries)
         return lengths_of(log_quantiles(self._weights, matrix(columns)))
+
+    def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
+        """Tokens, steps and the running tool's seconds, in their order; one forward pass."""
+        if not queries:
+            return []
+        x = matrix(columns_of(queries) | self._priors(queries))
+        layers = _layers(self._weights, x)
+        lengths = lengths_of(_log_quantiles(self._weights, x, *layers))
+        told = np.exp(np.clip(_log_outlook(self._weights, x, *layers), -20.0, 20.0)).tolist()
+        # At admission no tool runs.
+        return [
+            Outlook(length, steps, tool_s if query.steps_so_far else 0.0)
+            for length, (steps, tool_s), query in zip(lengths, told, queries, strict=True)
+        ]
 
     def _priors(self, queries: Sequence[Query]) -> dict[str, Floats]:
         history = self.history

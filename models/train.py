@@ -116,7 +116,7 @@ def train(
         dataset.fingerprint,
         verdict.accepted,
         verdict.because,
-        overall(verdict),
+        overall(verdict) | fitted.outlook,
         _facts(dataset, args),
         verdict.table.to_dicts(),
     )

@@ -22,6 +22,17 @@ class Length:
     mean: float
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is still to come of one trajectory: tokens, steps, and the tool that runs now."""
+
+    length: Length
+    steps: float
+    """LLM calls still to come, the next one included."""
+    tool_s: float
+    """Seconds of the tool call under way; at admission there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """What is known of a trajectory after `steps_so_far` steps (0 = at admission), nothing later.

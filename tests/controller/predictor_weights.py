@@ -20,6 +20,7 @@ def weights(shift: float = 0.0) -> Weights:
         mean=np.zeros((1, f)), scale=np.ones((1, f)), line=np.zeros(1),
         direct=np.zeros((1, f, 3)), w1=np.zeros((1, f, h)), b1=np.zeros((1, h)),
         w2=np.zeros((1, h, 3)), b2=bias, trust=np.ones((1, 3)), widen=np.zeros(2),
+        heads=np.zeros((1, f + h + 1, 2)), heads_trust=np.zeros(3),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def test_numpy_answers_as_torch_to_five_digits(seed):
 @given(st.integers(0, 10_000))
 def test_quantiles_never_cross_whatever_the_weights(seed):
     nets = [random_net(seed + i) for i in range(3)]
-    q = serve.log_quantiles(export(nets, (0.3, -0.3)), random_matrix(seed) * 20.0)
+    weights = replace(export(nets), widen=np.array([0.3, -0.3]))
+    q = serve.log_quantiles(weights, random_matrix(seed) * 20.0)
     assert (q[:, 0] < q[:, 1]).all()
     assert (q[:, 1] < q[:, 2]).all()
 
@@ -81,7 +83,7 @@ def test_a_censored_row_costs_nothing_above_what_it_reached():
 
 
 def test_saved_weights_come_back_equal(tmp_path):
-    weights = export([random_net(1), random_net(2)], (0.1, 0.2))
+    weights = replace(export([random_net(1), random_net(2)]), widen=np.array([0.1, 0.2]))
     serve.save(weights, tmp_path / "w.npz")
     x = random_matrix(3)
     again = serve.log_quantiles(serve.load(tmp_path / "w.npz"), x)
