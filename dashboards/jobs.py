@@ -1,8 +1,8 @@
 """How does a page start a heddle command that takes longer than a page may, and follow it?
 
-A child process, nice to the services beside it, one at a time; it prints `DONE/TOTAL unit` on
-stderr and one JSON document on stdout. Jobs belong to the dashboard's process: another tab, or the
-same address opened again, finds the same job by its command. They end with the dashboard.
+A child process, nice to the services beside it, one of a command at a time; it prints `DONE/TOTAL
+unit` on stderr, and one JSON document or nothing on stdout. Jobs belong to the dashboard's process:
+another tab, or the same address opened again, finds the same job by its command. They end with it.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Job:
 
     def _end(self, code: int, printed: str) -> None:
         if self.stopped:
-            self.failed = "stopped"
+            self.failed = "it was stopped"
             return
         try:
-            self.result = json.loads(printed)
+            self.result = json.loads(printed) if printed or code else {}
         except ValueError:
             self.failed = self.said.removeprefix("heddle: ") or f"it ended with status {code}"
 
@@ -99,16 +99,16 @@ class Jobs:
         with self._lock:
             return self._jobs.get(tuple(words))
 
-    @property
-    def running(self) -> Job | None:
-        """The one under way."""
+    def running(self, command: str) -> Job | None:
+        """The one of that command under way."""
         with self._lock:
-            return next((job for job in self._jobs.values() if job.is_running), None)
+            mine = (job for job in self._jobs.values() if job.words[0] == command)
+            return next((job for job in mine if job.is_running), None)
 
     def start(self, words: Sequence[str]) -> Job:
-        """Start it, unless it or another runs already: then that one is returned."""
+        """Start it, unless it or another of its command runs already: then that one."""
         asked = tuple(words)
-        busy = self.running
+        busy = self.running(asked[0])
         if busy is not None:
             return busy
         with self._lock:

@@ -11,29 +11,40 @@ from heddle.app.commands import options
 
 TYPER = options.help_with(
     "heddle export spans traces.jsonl --run exp-7 --rollout r12",
-    "heddle export trajectories t.csv --run exp-7",
+    "heddle export trajectories t.csv --run exp-7 --task coding",
+    "heddle export steps r12.trace.json --run exp-7 --rollout r12",
 )
 
 
 def run(
     query: Annotated[str, typer.Argument(help="spans, trajectories, steps, rollouts ...")],
     file: Annotated[
-        Path, typer.Argument(help="x.csv, x.parquet, or x.jsonl: OTLP/JSON lines, of spans alone.")
+        Path,
+        typer.Argument(
+            help="x.csv, x.parquet, x.json; x.jsonl (OTLP/JSON lines) of spans, x.trace.json"
+            " (Perfetto) of steps."
+        ),
     ],
     run_id: options.Run = None,
-    rollout: Annotated[str | None, typer.Option(help="The rollout.")] = None,
+    rollout: options.Rollout = None,
+    group: options.Group = None,
+    task: options.Task = None,
+    worker: options.Worker = None,
+    state: options.State = None,
     trajectory: Annotated[str | None, typer.Option(help="The trajectory.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="CSV without the ' before cells a sheet would run.")
     ] = False,
     collector: options.Collector = None,
 ) -> None:
-    """Export a query: OTLP/JSON, CSV or Parquet."""
+    """Export a query: CSV, Parquet, JSON, OTLP/JSON or a Perfetto trace."""
     from heddle.app import show
     from heddle.app.commands.connect import collector_client
     from heddle.collector.exporters.files import export
 
     asked = {"run": run_id, "rollout": rollout, "trajectory": trajectory}
+    asked |= {"group": group, "task": task, "worker": worker, "state": state}
+    asked = {name: value for name, value in asked.items() if value}
     with (
         collector_client(collector) as client,
         show.counter(f"exporting {query}", "rows") as update,

@@ -41,6 +41,11 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help="File that holds the control token.")
 ]
 Run = Annotated[str | None, typer.Option("--run", help="The run; all of them when left out.")]
+Rollout = Annotated[str | None, typer.Option("--rollout", help="Only this rollout.")]
+Group = Annotated[str | None, typer.Option("--group", help="Only this group.")]
+Task = Annotated[str | None, typer.Option("--task", help="Only this task family.")]
+Worker = Annotated[str | None, typer.Option("--worker", help="Only this worker.")]
+State = Annotated[str | None, typer.Option("--state", help="running, finished or abandoned.")]
 OriginNs = Annotated[
     int, typer.Option("--clock-origin-ns", help="Where emulated time starts, UTC nanoseconds.")
 ]

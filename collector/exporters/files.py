@@ -2,13 +2,15 @@
 
 All rows of the filter, page by page, never only what a page shows. CSV cells that a spreadsheet
 would run as a formula get a leading apostrophe; numbers stay numbers, times integer nanoseconds.
-Spans can also leave as OTLP/JSON lines, which Jaeger, Phoenix and `heddle import` take.
+Spans can also leave as OTLP/JSON lines, which Jaeger, Phoenix and `heddle import` take; steps as a
+trace for Perfetto (perfetto.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,6 +20,7 @@ import pyarrow.parquet as pq
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError
+from heddle.collector.exporters.perfetto import write_trace
 from heddle.collector.importers.documents import Document, Found, attributes, request, span
 
 _FORMULA: Final = r"^[=+\-@\t\r]"
@@ -28,30 +31,46 @@ def export(
     client: CollectorClient,
     query: str,
     path: Path,
-    asked: Mapping[str, str | None],
+    asked: Mapping[str, Any],
     *,
     raw: bool = False,
     seen: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Write every row of the query to *path*, in the format its name ends with; how many."""
-    write = _WRITERS.get(path.suffix)
-    if write is None:
-        message = f"{path} names no format; end it with {', '.join(_WRITERS)}"
+    ending = ending_of(path, ENDINGS)
+    only = {".jsonl": "spans", TRACE: "steps"}.get(ending, query)
+    if query != only:
+        message = f"{ending} takes {only}; end {path} with .csv, .parquet or .json"
         raise CollectorError(message)
-    if path.suffix == ".jsonl" and query != "spans":
-        message = f"{path.suffix} is OTLP/JSON and takes spans; end {path} with .csv or .parquet"
-        raise CollectorError(message)
+    with replacing(path) as sink:
+        if ending == TRACE:
+            return write_trace(client, sink, asked, seen)
+        pages = client.pages(query, limit=_PAGE, **asked)
+        return _WRITERS[ending](_counted(pages, seen), sink, raw)
+
+
+def ending_of(path: Path, known: Collection[str]) -> str:
+    """The format that the file's name ends with; CollectorError names the ones there are."""
+    for ending in sorted(known, key=len, reverse=True):
+        if path.name.endswith(ending):
+            return ending
+    message = f"{path} names no format; end it with {', '.join(known)}"
+    raise CollectorError(message)
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """A file beside *path* that takes its place when the block ends well, and else is gone."""
     aside = path.with_name(path.name + ".part")
     try:
         with aside.open("wb") as sink:
-            rows = write(_counted(client.pages(query, limit=_PAGE, **asked), seen), sink, raw)
+            yield sink
         aside.replace(path)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}"
         raise CollectorError(message) from error
     finally:
         aside.unlink(missing_ok=True)
-    return rows
 
 
 def csv_text(frame: pl.DataFrame, *, raw: bool = False, header: bool = True) -> str:
@@ -112,6 +131,18 @@ def _parquet(pages: Iterator[pl.DataFrame], sink: BinaryIO, _raw: bool) -> int: 
     return rows
 
 
+def _rows(pages: Iterator[pl.DataFrame], sink: BinaryIO, _raw: bool) -> int:  # noqa: FBT001
+    """One JSON array, a row a line."""
+    rows, joint = 0, b"[\n"
+    for page in pages:
+        for row in page.iter_rows(named=True):
+            sink.write(joint + orjson.dumps(row))
+            joint = b",\n"
+        rows += page.height
+    sink.write(b"\n]\n" if rows else b"[]\n")
+    return rows
+
+
 def _otlp(pages: Iterator[pl.DataFrame], sink: BinaryIO, _raw: bool) -> int:  # noqa: FBT001
     rows = 0
     for page in pages:
@@ -146,4 +177,7 @@ def _event(event: Document) -> Document:
     }
 
 
-_WRITERS: Final = {".csv": _csv, ".parquet": _parquet, ".jsonl": _otlp}
+TRACE: Final = ".trace.json"
+_WRITERS: Final = {".csv": _csv, ".parquet": _parquet, ".json": _rows, ".jsonl": _otlp}
+ENDINGS: Final = (*_WRITERS, TRACE)
+"""Of the files that `export` can write."""

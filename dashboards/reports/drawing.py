@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import log10
 from typing import Final
 
 from heddle.dashboards import theme
@@ -18,9 +19,9 @@ _LANE: Final = 30
 MARKS: Final = 2_000
 
 
-def waterfall(found: Sequence[Piece]) -> str:
-    """Lanes of coloured pieces over a time axis; the longest MARKS pieces are drawn."""
-    drawn = sorted(found, key=lambda piece: piece.start_ns - piece.end_ns)[:MARKS]
+def waterfall(found: Sequence[Piece], marks: int = MARKS) -> str:
+    """Lanes of coloured pieces over a time axis; the longest *marks* pieces are drawn."""
+    drawn = sorted(found, key=lambda piece: piece.start_ns - piece.end_ns)[:marks]
     lanes = lanes_of(list(found))
     start = min(piece.start_ns for piece in found)
     span = max(max(piece.end_ns for piece in found) - start, 1)
@@ -73,6 +74,33 @@ def _tick_s(span_s: float) -> float:
         if span_s / step <= 9:
             return step
     return step
+
+
+def survival(points: Sequence[tuple[float, float]]) -> str:
+    """Share of trajectories longer than x seconds, both axes logarithmic; points by x."""
+    known = [(x, y) for x, y in points if x > 0 and y > 0]
+    if not known:
+        return ""
+    wide, high = WIDTH - _LEFT - 20, 200
+    low, top = log10(known[0][0]), log10(max(known[-1][0], known[0][0] * 1.01))
+    least = min(log10(known[-1][1]), -0.01)
+    at = [
+        (_LEFT + wide * (log10(x) - low) / (top - low), 8 + high * log10(y) / least)
+        for x, y in known
+    ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    body = [f'<polyline class="line" points="{line}"/>']
+    for share in (1.0, 0.1, 0.01, 0.001):
+        if log10(share) >= least:
+            y = 8 + high * log10(share) / least
+            ends = f'x1="{_LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}"'
+            body.append(f'<line class="grid" {ends}/>')
+            body.append(f'<text class="lane" x="{_LEFT - 10}" y="{y + 4:.1f}">{share:.1%}</text>')
+    for part in range(5):
+        x = _LEFT + wide * part / 4
+        said = theme.seconds(10 ** (low + (top - low) * part / 4))
+        body.append(f'<text class="tick" x="{x:.1f}" y="{high + 30}">{said}</text>')
+    return _svg(high + 40, "Share of trajectories longer than x", body)
 
 
 def parts(parts_ns: Mapping[str, int]) -> str:

@@ -29,7 +29,8 @@ dl div{border:1px solid var(--g);border-radius:8px;padding:10px 14px}
 dt{color:var(--s);font-size:13px}dd{margin:0;font-size:20px}
 svg{width:100%;height:auto;display:block}
 text{font:12px system-ui,sans-serif;fill:var(--s)}.lane{text-anchor:end;fill:var(--t)}
-.tick{text-anchor:middle}.grid{stroke:var(--g)}
+.tick{text-anchor:middle}.grid{stroke:var(--g)}.line{fill:none;stroke:#0072b2;stroke-width:2}
+section{border-top:2px solid var(--g);margin-top:40px}a{color:#0072b2}summary{cursor:pointer}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:8px 0;font-size:13px}
 .legend svg{width:12px;height:12px;display:inline-block;vertical-align:-1px;margin-right:6px}
 .wide{overflow-x:auto}
@@ -42,6 +43,8 @@ td{overflow-wrap:anywhere}
 thead{display:table-header-group}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
+SECTION_MARKS: Final = 300
+"""Of one waterfall among many: ten thousand of them are one file."""
 _STEPS: Final = (
     ("step", "step_index"),
     ("worker", "worker_id"),
@@ -78,40 +81,67 @@ _MOVES: Final = (
 
 
 def render(report: Report) -> str:
-    """The whole document."""
+    """The whole document of one trajectory."""
     title = f"Trajectory {report.trajectory}"
+    return f"{head(title)}<h1>{_t(title)}</h1>{''.join(body(report))}{TAIL}"
+
+
+def head(title: str) -> str:
+    """Up to the first thing to read."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
         f"<title>{_t(title)}</title><style>{_STYLE}{_colours()}</style></head><body>"
-        f"{''.join(_body(report, title))}</body></html>"
     )
 
 
-def _body(report: Report, title: str) -> Iterable[str]:
+TAIL: Final = "</body></html>"
+
+
+def section(report: Report, anchor: str) -> str:
+    """One trajectory of many: its tables are closed until somebody opens them."""
+    return (
+        f'<section id="{_t(anchor)}"><h1>{_t(report.trajectory)}</h1>'
+        f"{''.join(body(report, marks=SECTION_MARKS, closed=True))}</section>\n"
+    )
+
+
+def body(report: Report, *, marks: int = drawing.MARKS, closed: bool = False) -> Iterable[str]:
+    """What is said of one trajectory, below its title."""
     row = report.summary
-    yield f"<h1>{_t(title)}</h1>"
     yield f'<p class="soft">{_t(_whose(report))}</p>'
     yield f"<p>{_t(_finding(report))}</p>"
     yield _figures(report)
+    yield from _drawn(report, marks)
+    tables = "".join(_tables(report))
+    yield f"<details><summary>Steps, tools, moves</summary>{tables}</details>" if closed else tables
+    yield f'<p class="soft">start_ns {_t(row["start_ns"])} · end_ns {_t(row["end_ns"])}</p>'
+
+
+def _drawn(report: Report, marks: int) -> Iterable[str]:
     yield "<h2>Where its time went</h2>"
-    if report.pieces:
-        yield drawing.parts(report.parts_ns) + _legend(report.parts_ns)
-        yield "<h2>Moment by moment</h2>" + drawing.waterfall(report.pieces)
-    else:
+    if not report.pieces:
         yield '<p class="soft">No step of it has been seen.</p>'
-    yield _table(f"Steps ({report.steps.height})", _STEPS, report.steps.to_dicts())
-    yield _table(f"Tool calls ({report.tools.height})", _TOOLS, report.tools.to_dicts())
-    yield _table(f"Moves ({report.moves.height})", _MOVES, report.moves.to_dicts())
+        return
+    yield drawing.parts(report.parts_ns) + _legend(report.parts_ns)
+    yield "<h2>Moment by moment</h2>" + drawing.waterfall(report.pieces, marks)
+    if len(report.pieces) > marks:
+        left = len(report.pieces) - marks
+        yield f'<p class="soft">{left} shorter pieces are not drawn; the tables hold them.</p>'
+
+
+def _tables(report: Report) -> Iterable[str]:
+    yield table(f"Steps ({report.steps.height})", _STEPS, report.steps.to_dicts())
+    yield table(f"Tool calls ({report.tools.height})", _TOOLS, report.tools.to_dicts())
+    yield table(f"Moves ({report.moves.height})", _MOVES, report.moves.to_dicts())
     decided = [
         {"at": theme.nanoseconds(one.since_ns), "what": one.what, "because": one.because}
         for one in report.decisions
     ]
     heads = (("after", "at"), ("decision", "what"), ("because", "because"))
-    yield _table(f"Decisions ({len(decided)})", heads, decided)
-    yield f'<p class="soft">start_ns {_t(row["start_ns"])} · end_ns {_t(row["end_ns"])}</p>'
+    yield table(f"Decisions ({len(decided)})", heads, decided)
 
 
 def _whose(report: Report) -> str:
@@ -161,7 +191,8 @@ def _legend(parts_ns: dict[str, int]) -> str:
     return f'<div class="legend">{"".join(keys)}</div>'
 
 
-def _table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> str:
+def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> str:
+    """Every row; empty where there is none."""
     if not rows:
         return ""
     heads = "".join(f"<th{_side(name)}>{_t(head)}</th>" for head, name in columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
@@ -79,9 +80,10 @@ class Report:
         """A file name that no id can escape from."""
         return "heddle-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{self.run}-{self.trajectory}")[:120]
 
-    def to_json(self) -> str:
-        """The facts, nanoseconds as integers."""
-        body = {
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the JSON says, nanoseconds as integers."""
+        return {
             "format": FORMAT,
             "run": self.run,
             "trajectory": self.trajectory,
@@ -96,7 +98,10 @@ class Report:
                 for one in self.decisions
             ],
         }
-        return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_json(self) -> str:
+        """One document."""
+        return json.dumps(self.facts, indent=2, ensure_ascii=False, allow_nan=False)
 
     def to_html(self) -> str:
         """One self-contained page: no network, no script, printable."""
@@ -111,15 +116,39 @@ def trajectory_report(client: Asks, run: str, trajectory: str) -> Report:
     found = client.query("trajectories", run=run, trajectory=trajectory)
     if found.is_empty():
         raise NoSuchTrajectory(run, trajectory)
-    summary = found.row(0, named=True)
-    steps, tools, moves = (
-        client.query(name, run=run, trajectory=trajectory).sort("start_ns")
+    return next(reports_of(client, run, found))
+
+
+def reports_of(client: Asks, run: str, trajectories: pl.DataFrame) -> Iterator[Report]:
+    """One report a row of the `trajectories` query, all of one run, in that order.
+
+    Three questions for all of them, whatever their number: callers hand over a page at a time.
+    """
+    names = trajectories["trajectory_id"].to_list()
+    whose = names[0] if len(names) == 1 else names
+    parts = [
+        client.query(name, run=run, trajectory=whose).sort("start_ns")
         for name in ("steps", "tool_calls", "moves")
-    )
+    ]
+    cut = [frame.partition_by("trajectory_id", as_dict=True) for frame in parts]
+    speeds: dict[str | None, float | None] = {}
+    for row in trajectories.iter_rows(named=True):
+        rollout = row["rollout_id"]
+        if rollout not in speeds:
+            speeds[rollout] = _clock_speed(client, run, rollout)
+        key = (row["trajectory_id"],)
+        mine = [found.get(key, frame.clear()) for found, frame in zip(cut, parts, strict=True)]
+        yield _report(run, row, mine, speeds[rollout])
+
+
+def _report(
+    run: str, summary: dict[str, Any], frames: list[pl.DataFrame], speed: float | None
+) -> Report:
+    steps, tools, moves = frames
     cut = pieces(steps, tools, moves, now_ns=_now_ns(summary, steps, tools))
     decided = _decisions(summary["start_ns"], steps, moves)
-    speed = _clock_speed(client, run, summary["rollout_id"])
-    return Report(run, trajectory, summary, steps, tools, moves, cut, decided, speed)
+    name = str(summary["trajectory_id"])
+    return Report(run, name, summary, steps, tools, moves, cut, decided, speed)
 
 
 def _clock_speed(client: Asks, run: str, rollout: str | None) -> float | None:

@@ -42,7 +42,7 @@ def command(rollout: Mapping[str, Any], policies: Sequence[str]) -> list[str]:
 def job(words: Sequence[str], label: str, key: str) -> Any:
     """A button that starts the command, its progress, and its result once there is one."""
     mine = jobs().find(words)
-    busy = jobs().running
+    busy = jobs().running(words[0])
     if mine is None or not mine.is_running:
         again = f"{label} again" if mine is not None and mine.result is not None else label
         if busy is not None:
@@ -53,7 +53,7 @@ def job(words: Sequence[str], label: str, key: str) -> Any:
     if mine is None:
         return None
     if mine.is_running:
-        st.fragment(_progress, run_every=POLL_S)(mine, key)
+        st.fragment(progress, run_every=POLL_S)(mine, key)
         return None
     if mine.failed:
         st.error(cards.plain(mine.failed))
@@ -62,7 +62,8 @@ def job(words: Sequence[str], label: str, key: str) -> Any:
     return mine.result
 
 
-def _progress(mine: Job, key: str) -> None:
+def progress(mine: Job, key: str) -> None:
+    """How far it is, and a button that ends it; the page runs again when it has ended."""
     if not mine.is_running:
         st.rerun(scope="app")
     so_far = f"{mine.done} of {mine.total}" if mine.total else "starting"

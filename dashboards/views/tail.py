@@ -13,6 +13,7 @@ import streamlit as st
 
 from heddle.dashboards import cards, client, facts, nav, scope, shell, theme
 from heddle.dashboards.figures import tail as drawn
+from heddle.dashboards.views import exporting
 
 MEASURES: Final = {
     "output_tokens": "output tokens",
@@ -62,6 +63,9 @@ def _body(chosen: shell.Scope) -> None:
     _distributions(chosen, frame, measure)
     _longest(frame, measure)
     _spread(frame, measure)
+    exporting.popover(
+        {"run": chosen.run, "rollout": chosen.rollout_id, "task": scope.get("task")}, "tail"
+    )
 
 
 def _slice(frame: pl.DataFrame) -> pl.DataFrame:

@@ -7,6 +7,7 @@ each worker's pieces cover its whole window.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -53,11 +54,23 @@ class Story:
     def query(self, name: str, **filters: Any) -> pl.DataFrame:
         """As the collector answers: filtered by whatever columns the filter names."""
         rows = self.rows[name]
-        by = {"run": "run_id", "rollout": "rollout_id", "trajectory": "trajectory_id", "by": "by"}
-        for key, column in by.items():
-            if filters.get(key) is not None:
-                rows = [row for row in rows if row.get(column) == filters[key]]
+        for key, column in _FILTERS.items():
+            if (asked := filters.get(key)) is not None:
+                wanted = asked if isinstance(asked, list) else [asked]
+                rows = [row for row in rows if row.get(column) in wanted]
+        if "limit" in filters:
+            rows = sorted(rows, key=lambda row: row["start_ns"])[: filters["limit"]]
         return frame(name, rows)
+
+    def page(self, name: str, **filters: Any) -> tuple[pl.DataFrame, int]:
+        """With the number of rows without limit."""
+        whole = {**filters, "limit": None}
+        return self.query(name, **filters), self.query(name, **whole).height
+
+    def pages(self, name: str, *, limit: int = 10_000, **filters: Any) -> Iterator[pl.DataFrame]:
+        """All rows by start, some at a time; one empty page where there are none."""
+        found = self.query(name, **filters).sort("start_ns", maintain_order=True)
+        yield from found.iter_slices(limit) if found.height else [found]
 
     def tables(self) -> dict[str, dict[str, str]]:
         """As the collector's door for SQL lists them."""
@@ -106,7 +119,7 @@ class Story:
         begin = at = start + int(self.rng.uniform(0, 4) * SECOND)
         steps = max(1, int(self.rng.lognormvariate(1.6, 0.55) * (1 + (one // 8 % 4) / 4)))
         worker, key = f"w{one % 8}", {"run_id": RUN, "rollout_id": rollout, "trajectory_id": name}
-        key["group_id"] = group
+        key |= {"group_id": group, "task": ("coding", "search")[one // 8 % 2]}
         context = self.rng.randrange(900, 2400)
         for step in range(steps):
             worker = self._maybe_move(key, step, at, worker, context)
@@ -219,7 +232,6 @@ class Story:
                 **sums,
                 **phases,
                 "sample_index": one % 8,
-                "task": ("coding", "search")[one // 8 % 2],
                 "state": "finished",
                 "start_ns": begin,
                 "end_ns": end,
@@ -356,5 +368,14 @@ class Story:
         self.rows["tail"].append({**key, **row})
 
 
+_FILTERS = {
+    "run": "run_id",
+    "rollout": "rollout_id",
+    "trajectory": "trajectory_id",
+    "group": "group_id",
+    "task": "task",
+    "worker": "worker_id",
+    "by": "by",
+}
 _PHASES = ("held", "queue", "prefill", "decode")
 _SUMMED = ("input_tokens", "output_tokens", "cached_tokens", "retractions")

@@ -23,7 +23,8 @@ Answering = Callable[[Any], None]
 class Done:
     """Jobs whose every command has ended already with what `answer` gives."""
 
-    running = None
+    def running(self, command: str) -> None:
+        """None is."""
 
     def __init__(self, answer: Callable[[list[str]], Any]) -> None:
         self.asked: list[list[str]] = []
@@ -152,7 +153,7 @@ def test_a_failed_command_is_said_and_can_be_started_again(
     failed = SimpleNamespace(
         is_running=False, failed="no <b>rollout</b>", took_s=1.0, result=None, words=()
     )
-    jobs = SimpleNamespace(running=None, find=lambda words: failed)
+    jobs = SimpleNamespace(running=lambda _: None, find=lambda words: failed)
     monkeypatch.setattr(replayed, "jobs", lambda: jobs)
     monkeypatch.setattr(control, "switches", lambda run: Switchboard().read())
     at = opened("compare", what="policies")

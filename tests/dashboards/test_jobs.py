@@ -54,13 +54,14 @@ def test_a_failure_is_the_sentence_it_said_last(jobs: Jobs) -> None:
 
 
 def test_one_runs_at_a_time_and_is_found_by_its_command(jobs: Jobs) -> None:
-    first = jobs.start(["import time; time.sleep(60)"])
-    assert jobs.start(["print(1)"]) is first
-    assert jobs.find(["print(1)"]) is None
+    first = jobs.start(["replay", "import time; time.sleep(60)"])
+    assert jobs.start(["replay", "print(1)"]) is first
+    assert jobs.find(["replay", "print(1)"]) is None
+    assert _ended(jobs.start(["report", "pass"])).result == {}
     assert jobs.find(list(first.words)) is first
     first.stop()
-    assert _ended(first).failed == "stopped"
-    assert _ended(jobs.start(["print(1)"])).result == 1
+    assert _ended(first).failed == "it was stopped"
+    assert _ended(jobs.start(["replay", "print(1)"])).result == 1
 
 
 def test_only_the_latest_are_kept(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
