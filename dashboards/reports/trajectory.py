@@ -124,7 +124,7 @@ def reports_of(client: Asks, run: str, trajectories: pl.DataFrame) -> Iterator[R
 
     Three questions for all of them, whatever their number: callers hand over a page at a time.
     """
-    names = trajectories["trajectory_id"].to_list()
+    names = tuple(trajectories["trajectory_id"].unique(maintain_order=True))
     whose = names[0] if len(names) == 1 else names
     parts = [
         client.query(name, run=run, trajectory=whose).sort("start_ns")

@@ -56,7 +56,7 @@ class Story:
         rows = self.rows[name]
         for key, column in _FILTERS.items():
             if (asked := filters.get(key)) is not None:
-                wanted = asked if isinstance(asked, list) else [asked]
+                wanted = asked if isinstance(asked, tuple) else [asked]
                 rows = [row for row in rows if row.get(column) in wanted]
         if "limit" in filters:
             rows = sorted(rows, key=lambda row: row["start_ns"])[: filters["limit"]]
