@@ -57,6 +57,26 @@ SELECT s.* EXCLUDE (explicit_calls, all_calls, explicit_ns, all_tool_ns),
 FROM rolled_trajectories s
 LEFT JOIN rollout_ends r ON s.run_id = r.run_id AND s.rollout_id = r.rollout_id;
 
+-- The samples of one prompt in one rollout, as a trainer compares them.
+CREATE OR REPLACE VIEW groups AS
+SELECT run_id, rollout_id, group_id,
+    any_value(task) AS task,
+    CASE WHEN bool_or(state = 'running') THEN 'running'
+        WHEN bool_and(state = 'finished') THEN 'finished' ELSE 'abandoned' END AS state,
+    min(start_ns) AS start_ns,
+    CASE WHEN bool_and(end_ns IS NOT NULL) THEN max(end_ns) END AS end_ns,
+    count(*) AS trajectories,
+    count(*) FILTER (state = 'finished') AS finished,
+    count(*) FILTER (truncated) AS truncated,
+    sum(steps) AS steps,
+    sum(tool_calls) AS tool_calls,
+    sum(output_tokens) AS output_tokens,
+    max(output_tokens) AS longest_tokens,
+    max(duration_s) AS longest_s,
+    quantile_cont(duration_s, 0.5) AS median_s,
+    avg(reward) AS mean_reward
+FROM trajectories WHERE group_id IS NOT NULL GROUP BY run_id, rollout_id, group_id;
+
 CREATE OR REPLACE VIEW rollouts AS
 WITH sums AS (
     SELECT run_id, rollout_id,

@@ -23,6 +23,7 @@ QUERIES: Final[dict[str, Query]] = {
         rollouts.RUNS,
         rollouts.ROLLOUTS,
         trajectories.TRAJECTORIES,
+        trajectories.GROUPS,
         trajectories.STEPS,
         trajectories.TOOL_CALLS,
         trajectories.MOVES,

@@ -1,4 +1,4 @@
-"""What did each trajectory do: steps, tool calls, moves, raw spans, and how long is the tail?"""
+"""What did each trajectory and group do: steps, tool calls, moves, raw spans, and how long is the tail?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ TRAJECTORIES = Query(
     sql="SELECT * FROM trajectories {where}",
     counted="SELECT * FROM trajectories {where}",
     order="start_ns, run_id, trajectory_id, rollout_id",
+)
+GROUPS = Query(
+    name="groups",
+    meaning="One row per prompt and rollout: how far its samples are, and the longest of them.",
+    filters=("run", "rollout", "group", "task", "state", *_WHEN),
+    sql="SELECT * FROM groups {where}",
+    order="start_ns, run_id, group_id, rollout_id",
 )
 STEPS = Query(
     name="steps",

@@ -258,3 +258,26 @@ def test_the_writer_goes_on_while_rollouts_are_sealed(store):
         sealing.seal(store, run, rollout)
     assert [f.result(30) for f in futures] == [1] * 6
     assert (count(store), count(store, "everything")) == (6, 102)
+
+
+def test_groups_are_the_trajectories_of_a_prompt_added_up(store):
+    spans = list(rollout_spans("run/1", "open", 5_000))
+    last = [s for s in spans if s["name"] == "a"][-1]
+    put(store, [s for s in spans if s is not last and s["name"] != "heddle.rollout"])
+    told = answers_of(store, "groups").sort("rollout_id")
+    trajectories = answers_of(store, "trajectories")
+    added = trajectories.group_by("rollout_id").agg(
+        pl.len().alias("trajectories"),
+        pl.col("output_tokens", "steps", "tool_calls").sum(),
+        pl.col("output_tokens").max().alias("longest_tokens"),
+        pl.col("duration_s").median().alias("median_s"),
+        (pl.col("state") == "finished").sum().alias("finished"),
+    )
+    names = added.columns
+    assert told.select(names).to_dicts() == added.sort("rollout_id").to_dicts()
+    assert told["state"].to_list() == ["running", "finished"]
+
+
+def answers_of(store, name):
+    with store.reading() as cursor:
+        return pl.DataFrame(QUERIES[name].answer(cursor, {}).table)
