@@ -1,4 +1,4 @@
-"""What did each trajectory and group do: steps, tool calls, moves, raw spans, and how long is the tail?"""
+"""What did each trajectory and group do: steps, tool calls, moves, spans; how long is the tail?"""
 
 from __future__ import annotations
 
