@@ -117,7 +117,7 @@ def blame(accounts: Accounts, groups: Mapping[str, str] | None = None) -> Blame:
         rows = shares(ledger.tables, state)
         found.append(_columns(state, *settle(rows, *ranks)))
         np.add.at(explained, rows.rest_cell >> CELL_BITS, rows.explained)
-    live = live_spans(columns)
+    live = live_spans(ledger.past.living(columns))
     for state in FLEET_STATES:
         strips = accounts.of((state,))
         owned, by_strip = _fleet(strips, live, ranks)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heddle.collector.activities import Activity, Columns
 from heddle.collector.grants import Window
 from heddle.collector.lives import last_live
+from heddle.collector.past import Past
 from heddle.collector.timeline import Doing, Segment, timeline, totals
 
 
@@ -33,10 +34,16 @@ class CriticalPath:
         return sum(segment.duration_ns for segment in self.segments)
 
 
-def critical_path(window: Window, activities: Sequence[Activity]) -> CriticalPath:
-    """Of the trajectory that ends last within *window*; ties: the one that started first, by id."""
-    columns = Columns.of(activities)
-    last = last_live(window, columns)
-    mine = [] if last is None else columns.of_trajectory(last)
+def critical_path(
+    window: Window, activities: Sequence[Activity], past: Past | None = None
+) -> CriticalPath:
+    """Of the trajectory that ends last within *window*; ties: the one that started first, by id.
+
+    *past* are more activities of these trajectories.
+    """
+    columns, past = Columns.of(activities), past or Past()
+    last = last_live(window, past.living(columns))
+    parts = [*(chunk.rows for chunk in past.chunks), columns]
+    mine = [] if last is None else [x for one in parts for x in one.of_trajectory(last)]
     name = None if last is None else columns.tables.trajectories.names[last]
     return CriticalPath(name, tuple(timeline(mine, *window)))

@@ -57,10 +57,9 @@ def parts(facts: Facts, of_steps: pl.DataFrame, doings: Doings | None = None) ->
     *of_steps* are the rows of sums(); *doings* those of the facts' activities, if at hand.
     """
     if doings is None:
-        doings = Doings()
-        doings.update(facts.activities)
-    seen, duration, spent = doings.totals()
-    names = facts.activities.tables.trajectories.names
+        doings = Doings().updated(facts.activities)
+    seen, duration, spent = doings.totals(facts.window.end_ns)
+    names = facts.tables.trajectories.names
     whose = pl.Series("trajectory_id", [names[code] for code in seen.tolist()], pl.String)
     told = pl.DataFrame(whose)
     wanted = told.join(of_steps, on="trajectory_id", how="left", maintain_order="left")

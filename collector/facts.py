@@ -19,7 +19,8 @@ A worker whose lease never ended in a finished rollout is covered until its last
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -27,6 +28,7 @@ import polars as pl
 from heddle.collector.activities import OPEN, Activity, Columns, Ints, Kind, Tables, together
 from heddle.collector.grants import Lease, Window
 from heddle.collector.lives import ends
+from heddle.collector.past import Past
 from heddle.collector.trails import Frames, trails
 
 NO_SLICES: Final = pl.DataFrame(
@@ -40,18 +42,30 @@ NO_SLICES: Final = pl.DataFrame(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
     """One rollout, ready to account for."""
 
     window: Window
     gpus: int
     leases: tuple[Lease, ...]
-    activities: Columns
+    near: Columns
+    """Activities, those of the past left out."""
     groups: dict[str, str]
     """Group of each trajectory; "" where none is known."""
     provisional: bool
     """The rollout still runs: the window ends at the watermark."""
+    past: Past = field(default_factory=Past)
+
+    @cached_property
+    def activities(self) -> Columns:
+        """Every one."""
+        return self.past.all(self.near)
+
+    @property
+    def tables(self) -> Tables:
+        """Of the codes in the activities."""
+        return self.near.tables
 
 
 class Slice(NamedTuple):
@@ -104,9 +118,10 @@ def facts_of(
     window: Window,
     own: Columns,
     fleet: Sequence[Activity],
+    past: Past | None = None,
 ) -> tuple[Facts, Columns]:
-    """Facts of what trajectories did (trails.py), and what else they hold: leases covered, and
-    the *fleet*'s own activities."""
+    """Facts of what trajectories did (trails.py; *past* is the rest of it), and what else they
+    hold: leases covered, and the *fleet*'s own activities."""
     provisional = rollout.get("end_ns") is None
     leases = _with_the_dead(_leases(workers, frames.steps, window), fleet)
     seen = [own, Columns.of([*fleet], own.tables)]
@@ -119,8 +134,9 @@ def facts_of(
         _most_leased(leases) if gpus is None else int(gpus),
         tuple(leases),
         together([own, common]).closed(window.end_ns),
-        dict(named.iter_rows()),
+        dict(zip(*named.get_columns(), strict=True)),
         provisional,
+        past or Past(),
     )
     return facts, common
 

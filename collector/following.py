@@ -1,9 +1,9 @@
 """How is a running rollout accounted for again when only some of its trajectories changed?
 
-`Following` keeps what every trajectory did, the workers' ledger and the trajectories' doings. An
-update gathers the changed trajectories anew, finds where what they did differs from before, and
-sweeps those cells and the time gone by since. Nothing depends on how the changes came: followed in
-a hundred updates or read at once, the result is the same.
+`Following` keeps what every trajectory did (what is over apart, past.py), the workers' ledger and
+the trajectories' doings. An update gathers the changed trajectories anew, finds where what they did
+differs from before, and sweeps those cells and the time gone by since. Nothing depends on how the
+changes came: followed in a hundred updates or read at once, the result is the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 import polars as pl
 
 from heddle.collector.accounting import Accounts, accounts_of
-from heddle.collector.activities import OPEN, Activity, Bools, Columns, Ints, Tables, together
+from heddle.collector.activities import OPEN, Activity, Bools, Columns, Tables, together
 from heddle.collector.cells import Grid
-from heddle.collector.doings import Doings, grid_of
+from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts, facts_of, until, window_of
 from heddle.collector.grants import Window, grant
 from heddle.collector.ledger import Ledger
+from heddle.collector.past import Past, hashed
 from heddle.collector.sums import Law, sums
 from heddle.collector.trails import Frames, trails
 
@@ -45,8 +46,10 @@ class Following:
     tables: Tables = field(default_factory=Tables)
     ledger: Ledger = field(default_factory=Ledger)
     doings: Doings = field(default_factory=Doings)
+    past: Past = field(default_factory=Past)
+    """What trajectories did that is over."""
     own: Columns | None = None
-    """What trajectories did, OPEN where it lasts."""
+    """What else they did, OPEN where it lasts."""
     common: Columns | None = None
     """The rest: leases covered, the fleet's own."""
     provisional: bool = False
@@ -63,40 +66,51 @@ class Following:
         # What ends ends everything that lasts: then all is gathered anew.
         part = rows.frames if part is None or own is None else part
         new = trails(part, self.tables, until(window, provisional), provisional=provisional)
-        old, kept = None, new
+        whose, apart, past, near = None, None, Past(), new
         if own is not None and changed is not None:
             whose = np.zeros(len(self.tables.trajectories), np.bool_)
             whose[self.tables.trajectories.many(changed)] = True
-            mine = whose[own.trajectory]
-            old, kept = own.where(mine), together([own.where(~mine), new])
-        facts, common = facts_of(rows.rollout, rows.frames, rows.workers, window, kept, rows.fleet)
-        self._sweep(facts, old, new, common)
-        told = sums(part.steps, rows.laws)
-        if old is not None and self.sums is not None and changed is not None:
+            old, past, near, came = self._again(own, whose, new)
+            apart = old, came
+        args = rows.rollout, rows.frames, rows.workers, window, near, rows.fleet, past
+        facts, common = facts_of(*args)
+        self._sweep(facts, apart, common)
+        self.doings = self.doings.updated(new, whose)
+        self._sum(part, rows.laws, None if whose is None else changed)
+        self.common, self.provisional = common, provisional
+        self.past, self.own = past.settled(near, window.end_ns) if provisional else (past, near)
+        return facts, accounts_of(self.ledger, facts.leases)
+
+    def _again(
+        self, own: Columns, whose: Bools, new: Columns
+    ) -> tuple[Columns, Past, Columns, Columns]:
+        """Of what those trajectories did: what is no more, the past without it, all that is near,
+        and what of it was not there."""
+        past, gone, known = self.past.without(whose, new)
+        mine, came = whose[own.trajectory], new.where(~known)
+        return together([own.where(mine), *gone]), past, together([own.where(~mine), came]), came
+
+    def _sum(self, part: Frames, laws: Mapping[int, Law], changed: Iterable[str] | None) -> None:
+        """Keep the sums of every trajectory's steps; None: all changed."""
+        told = sums(part.steps, laws)
+        if changed is not None and self.sums is not None:
             same = ~pl.col("trajectory_id").is_in([*changed])
             told = pl.concat([self.sums.filter(same), told])
         self.sums = told
-        self.own, self.common, self.provisional = kept, common, provisional
-        return facts, accounts_of(self.ledger, facts.leases)
 
-    def _sweep(self, facts: Facts, old: Columns | None, new: Columns, common: Columns) -> None:
-        """Sweep the cells in which old and new differ, and the time gone by; all without old."""
-        by_worker = by_trajectory = None
-        columns, before = facts.activities, self.ledger.window
-        if old is not None and self.common is not None and self._same_grants(facts):
-            apart = differences(together([old, self.common]), together([new, common]))
-            apart = apart.closed(facts.window.end_ns)
-            grid, tables = Grid.over(*facts.window), self.tables
-            by_worker = _marked(grid, len(tables.workers), apart.worker, apart)
-            gone = int(grid.slab(np.array([before.end_ns - 1]))[0])
-            by_worker[:, gone:] = True
-            grid = grid_of(columns)
-            by_trajectory = _marked(grid, len(tables.trajectories), apart.trajectory, apart)
-            gone = int(grid.slab(np.array([before.end_ns - 1]))[0])
-            running = columns.trajectory[columns.end == facts.window.end_ns]
-            by_trajectory[running, gone:] = True
-        self.ledger.update(facts.window, facts.gpus, facts.leases, columns, by_worker)
-        self.doings.update(columns, by_trajectory)
+    def _sweep(self, facts: Facts, apart: tuple[Columns, Columns] | None, common: Columns) -> None:
+        """Sweep the cells in which the two differ, and the time gone by; all without them."""
+        dirty = None
+        before = self.ledger.window
+        if apart is not None and self.common is not None and self._same_grants(facts):
+            old, new = apart
+            lines = differences(together([old, self.common]), together([new, common]))
+            grid = Grid.over(*facts.window)
+            owners = len(self.tables.workers)
+            dirty = _marked(grid, owners, lines.closed(facts.window.end_ns))
+            dirty[:, int(grid.slab(np.array([before.end_ns - 1]))[0]) :] = True
+        args = facts.window, facts.gpus, facts.leases, facts.near, dirty, facts.past
+        self.ledger.update(*args)
 
     def _same_grants(self, facts: Facts) -> bool:
         """Whether GPUs are held as before, as far as that went."""
@@ -113,7 +127,7 @@ def differences(old: Columns, new: Columns) -> Columns:
     An activity that only ends at another time differs between its two ends.
     """
     both = together([old, new])
-    key = _hashed(both)
+    key = hashed(both)
     full = key * np.uint64(0x9E3779B97F4A7C15) + both.end.astype(np.uint64)
     one, two = full[: len(old)], full[len(old) :]
     apart = np.concatenate([~_among(one, two), ~_among(two, one)])
@@ -134,15 +148,6 @@ def differences(old: Columns, new: Columns) -> Columns:
     return Columns(rows.tables, rows.worker, *times, rows.trajectory, rows.name)
 
 
-def _hashed(rows: Columns) -> Any:
-    """64 bits of everything but the end; two of a million rows meet once in 10^7 rollouts."""
-    mixed = np.zeros(len(rows), np.uint64)
-    for column in (rows.worker, rows.kind, rows.trajectory, rows.name, rows.start):
-        mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(0xFF51AFD7ED558CCD)
-        mixed ^= mixed >> np.uint64(32)
-    return mixed
-
-
 def _among(some: Any, known: Any) -> Bools:
     """Which of *some* are known."""
     known = np.sort(known)
@@ -152,10 +157,10 @@ def _among(some: Any, known: Any) -> Bools:
     return known[place] == some
 
 
-def _marked(grid: Grid, owners: int, owner: Ints, apart: Columns) -> Bools:
-    """[owner, slab] that any of these intervals touches."""
+def _marked(grid: Grid, workers: int, apart: Columns) -> Bools:
+    """[worker, slab] that any of these intervals touches."""
     some = apart.start < apart.end
-    change = np.zeros((owners, grid.slabs + 1), np.int64)
-    np.add.at(change, (owner[some], grid.slab(apart.start[some])), 1)
-    np.subtract.at(change, (owner[some], grid.slab(apart.end[some] - 1) + 1), 1)
+    change = np.zeros((workers, grid.slabs + 1), np.int64)
+    np.add.at(change, (apart.worker[some], grid.slab(apart.start[some])), 1)
+    np.subtract.at(change, (apart.worker[some], grid.slab(apart.end[some] - 1) + 1), 1)
     return np.cumsum(change, axis=1)[:, :-1] > 0

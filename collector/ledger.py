@@ -16,6 +16,7 @@ import numpy as np
 from heddle.collector.activities import Bools, Columns, Ints, ints
 from heddle.collector.cells import CELL_BITS, Grid
 from heddle.collector.grants import Granted, Lease, Window, grant
+from heddle.collector.past import Past, joined
 from heddle.collector.states import STATE
 from heddle.collector.sweep import LIVE_ENDS, STRIPS, Grants, Tables, replaced, sweep
 
@@ -54,6 +55,7 @@ class Ledger:
     gpus: int = 0
     granted: Granted = field(default_factory=Granted)
     columns: Columns = field(default_factory=lambda: Columns.of(()))
+    past: Past = field(default_factory=Past)
     grid: Grid = field(default_factory=lambda: Grid(0, 0, 0))
     tables: Tables = field(default_factory=dict[str, Ints])
     swept: int = 0
@@ -66,8 +68,10 @@ class Ledger:
         leases: Sequence[Lease],
         columns: Columns,
         dirty: Bools | None = None,
+        past: Past | None = None,
     ) -> None:
         """Take the activities as they are now; *dirty* [worker, slab] changed (None: all)."""
+        self.past = past or Past()
         grid = Grid.over(*window)
         workers = columns.tables.workers
         workers.many(lease.worker_id for lease in leases)
@@ -76,7 +80,9 @@ class Ledger:
             self.tables = {}
         self.window, self.gpus, self.columns, self.grid = window, gpus, columns, grid
         self.granted = grant(window, gpus, leases)
-        new = sweep(window, grid, self._grants(), columns, dirty, self.saturated)
+        from_ns = grid.base + int(dirty.any(axis=0).argmax()) << grid.bits
+        touching = joined(self.past.since(from_ns), columns)
+        new = sweep(window, grid, self._grants(), touching, dirty, self.saturated)
         self.tables = replaced(self.tables, dirty, new)
         self.swept += int(dirty.sum())
 
@@ -93,10 +99,13 @@ class Ledger:
     def strips(self) -> Strips:
         """Every worker's strips in order of worker id and time, then what nobody has."""
         rows = self.tables[STRIPS]
-        worker = rows[:, 0] >> CELL_BITS
-        ranks = self.columns.tables.workers.ranks
-        rows = rows[np.lexsort((rows[:, 3], ranks[worker]))]
-        found = _merged(Strips(rows[:, 0] >> CELL_BITS, *rows[:, 1:].T))
+        # Those of one cell stand in order of time; few numbers sort in one pass.
+        rank = self.columns.tables.workers.ranks[rows[:, 0] >> CELL_BITS]
+        slab = rows[:, 0] & (1 << CELL_BITS) - 1
+        order = np.argsort(slab.astype(np.int16), kind="stable")
+        order = order[np.argsort(rank[order].astype(np.int16), kind="stable")]
+        rows = np.ascontiguousarray(rows.T[:, order])
+        found = _merged(Strips(rows[0] >> CELL_BITS, *rows[1:]))
         idle = [
             (NOBODY, 0, STATE["unallocated"], *one[2:]) for one in self.granted.grants.get(None, ())
         ]

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from heddle.collector import conventions as c
-from heddle.collector.activities import KIND, LIVE
+from heddle.collector.activities import KIND
 from heddle.collector.counters import Counted
 from heddle.collector.facts import Facts
 from heddle.collector.findings.speeds import Slowest, slowest
-from heddle.collector.lives import ends
+from heddle.collector.past import last_on
 from heddle.collector.sums import sums
 
 _SUMMED: Final = (
@@ -183,9 +183,6 @@ def _running(facts: Facts, start_ns: int, end_ns: int) -> list[str]:
 
 
 def _gather_s(facts: Facts) -> float:
-    seen = facts.activities
-    own = (seen.kind < LIVE) & (seen.worker > 0)
-    workers = len(seen.tables.workers)
-    last = ends(seen.worker[own], seen.start[own], seen.end[own], workers)[1]
+    last = last_on(facts.past, facts.near, len(facts.tables.workers))[1:]
     last = last[last >= 0]
     return int(last.max() - last.min()) / 1e9 if len(last) else 0.0

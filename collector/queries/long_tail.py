@@ -14,6 +14,7 @@ import polars as pl
 from heddle.collector import tail
 from heddle.collector.queries.gpu_time import option
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
+from heddle.collector.queries.reading import rows_of
 from heddle.collector.queries.results import RESULTS, remembered
 from heddle.collector.queries.trajectories import TRAJECTORIES
 from heddle.collector.sources import excess
@@ -35,6 +36,11 @@ _QUANTILES: Final = (
     " quantile_cont(v, 0.99) AS p99, max(v) AS max"
 )
 _NAMES: Final = {"run": "run_id", "rollout": "rollout_id", "group": "group_id", "task": "task"}
+
+_LONGEST: Final = (
+    "SELECT * FROM trajectories WHERE run_id = ? AND rollout_id = ? AND duration_s IS NOT NULL"
+    f" ORDER BY duration_s DESC, trajectory_id LIMIT {STRAGGLERS}"
+)
 
 
 def _where(filters: Filters) -> tuple[str, list[str]]:
@@ -114,7 +120,8 @@ def _stragglers(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     if found is None:
         return Answer(table_of("stragglers", []), 0)
     caused = found.blame.by_trajectory
-    rows = tail.stragglers(found.reading.trajectories, STRAGGLERS).rows()
+    longest = rows_of(cursor, _LONGEST, [found.run_id, found.rollout_id])
+    rows = tail.stragglers(longest, STRAGGLERS).rows()
     told = [(*row, caused.get(row[0], 0)) for row in rows]
     return Answer(table_of("stragglers", told), found.reading.trajectories.height)
 

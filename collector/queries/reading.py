@@ -18,13 +18,13 @@ from heddle.collector import conventions as c
 from heddle.collector.activities import Kind
 from heddle.collector.errors import QueryRefused
 from heddle.collector.facts import NO_SLICES
-from heddle.collector.prefixes import prefixes
 from heddle.collector.queries import rollouts
 from heddle.collector.queries.query import Filters, Query, one_instant
-from heddle.collector.records import schema
 from heddle.collector.trails import Frames
 
 _FLEET: Final = ", ".join(f"'{op}'" for op in (*c.FLEET_OPS, c.COUNTERS))
+BESIDE_OPS: Final = frozenset((*c.FLEET_OPS, c.COUNTERS, c.SENDER))
+"""What no trajectory does: read where the run has any of it."""
 BESIDE: Final = f"'{c.TRAINER}', '{c.DEVICE}'"
 """What is told beside the accounts and changes none of them."""
 _NAMES: Final = {"run": "run_id", "rollout": "rollout_id"}
@@ -33,6 +33,10 @@ _VERSIONS: Final = (
     " count(*), max(received_ns), count(end_ns) FROM everything"
     f" WHERE run_id = ? AND (rollout_id IN ({{names}}) OR op IN ({_FLEET}))"
     f" AND op NOT IN ({BESIDE}) GROUP BY whose"
+)
+_SENT: Final = (
+    "SELECT DISTINCT op FROM everything WHERE run_id = ?"
+    f" AND op IN ({', '.join(repr(op) for op in sorted(BESIDE_OPS))})"
 )
 _FLEET_ROWS: Final = (
     "SELECT op, worker_id, start_ns, end_ns, state,"
@@ -51,7 +55,7 @@ _COUNTER_ROWS: Final = (
     f" FROM everything WHERE run_id = ? AND op = '{c.COUNTERS}' AND worker_id IS NOT NULL"
     " AND start_ns >= ? AND start_ns <= ? ORDER BY worker_id, start_ns"
 )
-_STAGES: Final[dict[str, Kind]] = {
+STAGES: Final[dict[str, Kind]] = {
     "prefill_waiting": "queued",
     "prefill_forward": "prefill",
     "decode_waiting": "queued",
@@ -60,8 +64,7 @@ _STAGES: Final[dict[str, Kind]] = {
 """Slices of SGLang's trace level 1, which carry no run: they share the steps' traces."""
 _SLICES: Final = (
     "SELECT trace_id, span_id, name, start_ns, end_ns FROM everything"
-    f" WHERE name IN ({', '.join(repr(n) for n in _STAGES)}) AND end_ns > start_ns"
-    " AND received_ns > ?"
+    f" WHERE name IN ({', '.join(repr(n) for n in STAGES)}) AND end_ns > start_ns"
 )
 _TOLD_NS: Final = 60 * 10**9
 _FOREVER_NS: Final = (1 << 63) - 1
@@ -101,8 +104,18 @@ COLUMNS: Final[dict[str, Sequence[str]]] = {
     ),
 }  # fmt: skip
 """What the accounting reads of each view, beside rollout_id: a third of a wide row."""
-SECONDS: Final = ("hidden_s", "exposed_s")
-"""Columns that only the view has."""
+_OF_TRAJECTORIES: Final = "trajectory_id, group_id, task, start_ns, end_ns, state"
+SAID: Final = {"hidden_s": pl.Float64, "exposed_s": pl.Float64, "state": pl.String}
+"""Columns that only the views have."""
+_FLEET_SCHEMA: Final = {
+    "op": pl.String, "worker_id": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64,
+    "state": pl.String, "waited_for": pl.String,
+}  # fmt: skip
+_COUNTER_SCHEMA: Final = {
+    "worker_id": pl.String, "at_ns": pl.Int64, "ok": pl.Boolean, "forward_s": pl.Float64,
+    "idle_s": pl.Float64, "retracted": pl.Float64, "running": pl.Float64, "queue": pl.Float64,
+    "kv_usage": pl.Float64,
+}  # fmt: skip
 OF_SPANS: Final[dict[str, Sequence[str]]] = {
     "steps": c.STEP_OPS,
     "tool_calls": (c.EXECUTE_TOOL,),
@@ -139,6 +152,8 @@ class Reading:
     """Spans that senders say they dropped."""
     slices: pl.DataFrame = field(default_factory=lambda: NO_SLICES)
     """trajectory_id, kind, start_ns, end_ns: what engines say themselves."""
+    beside: frozenset[str] = BESIDE_OPS
+    """Which of BESIDE_OPS the run has sent anything of."""
 
     @property
     def frames(self) -> Frames:
@@ -223,6 +238,7 @@ def _read(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> 
     asked = {"run": [run], "rollout": [row["rollout_id"] for row in rows]}
     of = versions(cursor, run, asked["rollout"])
     said = dict(cursor.execute(*about(_SAID, run, names)).fetchall())
+    beside = frozenset(op for (op,) in cursor.execute(_SENT, [run]).fetchall())
     read = of_trajectories(cursor, run, names)
     frames = [_by_rollout(frame) for frame in read]
     workers = _by_rollout(_frame(rollouts.WORKERS, cursor, asked))
@@ -235,9 +251,9 @@ def _read(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> 
                 version=of[name],
                 workers=workers(name),
                 laws=str(said.get(name, "")),
-                dropped=dropped_of(cursor, run, row),
+                beside=beside,
                 **Frames(*(frame(name) for frame in frames))._asdict(),
-                **of_fleet(cursor, run, row),
+                **of_fleet(cursor, run, row, beside),
             )
         )
     return found
@@ -249,48 +265,49 @@ def of_trajectories(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence
         rows_of(cursor, *about(_ALL.format(columns=", ".join(COLUMNS[v]), view=v), run, names))
         for v in OF_SPANS
     )
-    # Which prefixes were lost follows from a trajectory's own steps: changed ones alone are asked.
-    steps = prefixes(steps, "rollout_id", "trajectory_id")
     told = trajectories_of(cursor, run, names), slices_of(cursor, run, names)
     return Frames(steps, tools, moves, *told)
 
 
 def trajectories_of(
-    cursor: duckdb.DuckDBPyConnection,
-    run: str,
-    names: Sequence[str],
-    only: Sequence[str] | None = None,
+    cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]
 ) -> pl.DataFrame:
-    """The trajectories of those rollouts; all of them, or *only* these."""
-    columns = ", ".join(n for n in schema("trajectories") if n != "rollout_id")
-    sql, values = about(_ALL.format(columns=columns, view="trajectories"), run, names)
-    if only is None:
-        return rows_of(cursor, sql, values)
-    return rows_of(cursor, f"{sql} AND trajectory_id IN (SELECT unnest(?))", [*values, [*only]])
+    """The trajectories of those rollouts."""
+    statement = _ALL.format(columns=_OF_TRAJECTORIES, view="trajectories")
+    return rows_of(cursor, *about(statement, run, names))
 
 
-def slices_of(
-    cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str], since_ns: int = 0
+def slices_of(cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str]) -> pl.DataFrame:
+    """What engines sent of those rollouts' steps."""
+    return placed(cursor, run, names, rows_of(cursor, _SLICES, []))
+
+
+def placed(
+    cursor: duckdb.DuckDBPyConnection, run: str, names: Sequence[str], rows: pl.DataFrame
 ) -> pl.DataFrame:
-    """What engines sent later than that of those rollouts' steps."""
-    rows = rows_of(cursor, _SLICES, [since_ns])
+    """Slices with the trajectory whose step's trace they share."""
     if rows.is_empty():
         return NO_SLICES.with_columns(rollout_id=pl.lit(None, pl.String))
     whose = rows_of(cursor, *about(_TRACES, run, names))
-    kind = pl.col("name").replace_strict(_STAGES, return_dtype=pl.String).alias("kind")
-    told = rows.join(whose, on="trace_id").with_columns(kind)
-    return told.select(*NO_SLICES.columns, "rollout_id")
+    kind = pl.col("name").replace_strict(STAGES, return_dtype=pl.String).alias("kind")
+    told = rows.select("trace_id", "span_id", "name", "start_ns", "end_ns").join(
+        whose, on="trace_id"
+    )
+    return told.with_columns(kind).select(*NO_SLICES.columns, "rollout_id")
 
 
 def of_fleet(
-    cursor: duckdb.DuckDBPyConnection, run: str, row: dict[str, Any]
-) -> dict[str, pl.DataFrame]:
-    """What the fleet did and counted in the rollout's window."""
-    window = (row["start_ns"] or 0, row["end_ns"] or row["seen_ns"] or 0)
-    return {
-        "fleet": rows_of(cursor, _FLEET_ROWS, [run, window[1], window[1], window[0]]),
-        "counters": rows_of(cursor, _COUNTER_ROWS, [run, *window]),
-    }
+    cursor: duckdb.DuckDBPyConnection, run: str, row: dict[str, Any], beside: frozenset[str]
+) -> dict[str, Any]:
+    """What the fleet did and counted in the rollout's window, and what senders dropped."""
+    start, end = row["start_ns"] or 0, row["end_ns"] or row["seen_ns"] or 0
+    fleet, counters = pl.DataFrame(schema=_FLEET_SCHEMA), pl.DataFrame(schema=_COUNTER_SCHEMA)
+    if not beside.isdisjoint(c.FLEET_OPS):
+        fleet = rows_of(cursor, _FLEET_ROWS, [run, end, end, start])
+    if c.COUNTERS in beside:
+        counters = rows_of(cursor, _COUNTER_ROWS, [run, start, end])
+    dropped = _dropped_of(cursor, run, row) if c.SENDER in beside else 0
+    return {"fleet": fleet, "counters": counters, "dropped": dropped}
 
 
 def workers_of(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> pl.DataFrame:
@@ -298,7 +315,7 @@ def workers_of(cursor: duckdb.DuckDBPyConnection, run: str, rollout: str) -> pl.
     return _frame(rollouts.WORKERS, cursor, {"run": [run], "rollout": [rollout]})
 
 
-def dropped_of(cursor: duckdb.DuckDBPyConnection, run: str, row: dict[str, Any]) -> int:
+def _dropped_of(cursor: duckdb.DuckDBPyConnection, run: str, row: dict[str, Any]) -> int:
     """Spans that senders say they dropped while the rollout went on."""
     start_ns, end_ns = row["start_ns"] or 0, row["end_ns"]
     # Drops are told with the next flush, up to a minute after the rollout.

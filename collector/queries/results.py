@@ -112,7 +112,7 @@ class Result:
     def path(self) -> CriticalPath:
         """What the rollout's end waited for."""
         with self.cost.counting():
-            return critical_path(self.facts.window, self.facts.activities)
+            return critical_path(self.facts.window, self.facts.near, self.facts.past)
 
     @cached_property
     def spare(self) -> Spare:
@@ -203,9 +203,8 @@ class Results:
         if result.facts.provisional:
             # Its end is never overlooked: whoever waits for it reads the final numbers next.
             pace_s = min(result.cost.spent_s / SPEND, STALE_S)
-            if age_s < pace_s and not ended(cursor, *whose_it_is):
-                return True
-        elif now_s - kept.looked_s < min(LOOK_S, age_s / 10):
+            return age_s < pace_s and not ended(cursor, *whose_it_is)
+        if now_s - kept.looked_s < min(LOOK_S, age_s / 10):
             return True
         kept.looked_s = now_s
         return version(cursor, *whose_it_is) == result.reading.version
@@ -216,6 +215,9 @@ class Results:
         cost, kept = Cost(), self._kept.get(key)
         with cost.counting():
             found = None if kept is None else follow(cursor, kept.result, kept.following)
+            if kept is not None and found is not None and found[0] is kept.result:
+                kept.at_s = self._now_s()
+                return kept.result
             self.followed += found is not None
             if found is None:
                 reading = read(cursor, *key[1:])
@@ -294,16 +296,19 @@ def explained(reading: Reading, following: Following, more: More | None = None) 
     )
     assert following.sums is not None
     names = reading.row["run_id"], reading.row["rollout_id"]
-    return Result(*names, reading, facts, accounts, replace(following.doings), following.sums)
+    return Result(*names, reading, facts, accounts, following.doings, following.sums)
 
 
 def follow(
     cursor: duckdb.DuckDBPyConnection, before: Result, following: Following
 ) -> tuple[Result, Following] | None:
-    """A running rollout's result with what came since; None: it is to be read anew."""
+    """A running rollout's result with what came since, the same if nothing did; None: it is to be
+    read anew."""
     if not before.facts.provisional:
         return None
     more = read_more(cursor, before.reading)
+    if more is not None and more.reading.version == before.reading.version:
+        return before, following
     return None if more is None else (explained(more.reading, following, more), following)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from heddle.collector import records
+from heddle.collector import past, records
 from heddle.collector.accounting import Accounts
 from heddle.collector.activities import Activity
 from heddle.collector.blame import blame, used
+from heddle.collector.critical_path import critical_path
 from heddle.collector.decompose import decompose
 from heddle.collector.facts import NO_SLICES, Facts
+from heddle.collector.findings.signals import signals
 from heddle.collector.following import Following, Rows
 from heddle.collector.spare import spare
 from heddle.collector.sums import Law
@@ -74,17 +76,29 @@ def frames(rows: list[tuple[str, Row]]) -> Frames:
 def everything(facts: Facts, accounts: Accounts, steps: pl.DataFrame, followed: Any) -> list[Any]:
     found = blame(accounts, facts.groups)
     parts = decompose(facts, steps, {}, followed.doings)
-    return [accounts.strips, found.cells, found.by_worker, used(accounts), spare(accounts),
-            parts.rows()]  # fmt: skip
+    path = critical_path(facts.window, facts.near, facts.past)
+    seen = signals(facts, steps=steps, tool_calls=frame("tool_calls", []))
+    return [
+        accounts.strips, found.cells, found.by_worker, used(accounts), spare(accounts),
+        parts.rows(), path.segments, seen, accounts.reversed_intervals,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_followed_in_many_updates_or_read_at_once_the_result_is_the_same(seed: int) -> None:
+def test_followed_in_many_updates_or_read_at_once_the_result_is_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
+    if seed > 0:
+        # What is over moves into the past early, and late spans change it there.
+        monkeypatch.setattr(past, "LEAST", 1)
+        monkeypatch.setattr(past, "KEEP_NS", seed % 3 * 5 * S)
+        monkeypatch.setattr(past, "CHUNKS", 3)
     told = [one for k in range(12) for one in life(rng, f"t{k:02d}", rng.randrange(1, 7))]
     workers = [{"worker_id": f"w{w}", "degree": 1 + w, "start_ns": 0} for w in range(3)]
     ends = [at for at, _, _ in told]
     followed, before, cells = Following(), dict[Any, Any](), list[int]()
+    chunks: list[int] = []
     for look in range(1, 25):
         now = max(ends) * look // 24
         rows = known(told, now)
@@ -98,6 +112,7 @@ def test_followed_in_many_updates_or_read_at_once_the_result_is_the_same(seed: i
         swept = followed.ledger.swept
         facts, accounts = followed.look(rows_now, changed, frames(some))
         cells.append(followed.ledger.swept - swept)
+        chunks += [len(chunk.rows) for chunk in followed.past.chunks]
         fresh = Following()
         expected = fresh.look(rows_now)
         steps = rows_now.frames.steps
@@ -108,6 +123,8 @@ def test_followed_in_many_updates_or_read_at_once_the_result_is_the_same(seed: i
         by = "trajectory_id"
         assert followed.sums.sort(by).equals(fresh.sums.sort(by))
         assert sum(accounts.gpu_ns.values()) == accounts.total_gpu_ns
+        assert sorted(facts.activities) == sorted(expected[0].activities)
+    assert bool(chunks) == (seed > 0)
     # What is settled is not swept again: a look in the middle takes less than a look at all.
     assert sorted(cells)[len(cells) // 2] < cells[-1] / 2
 
