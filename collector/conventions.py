@@ -27,6 +27,11 @@ ROLLOUT: Final = "heddle.rollout"
 PLAN: Final = "heddle.plan"
 SWITCH: Final = "heddle.switch"
 REALLOCATE: Final = "heddle.reallocate"
+"""One change of the layout as a whole; its phases are its children."""
+DRAIN: Final = "heddle.drain"
+"""One worker that takes no new steps until it is empty."""
+REGROUP: Final = "heddle.regroup"
+"""One worker between its last step and another engine that serves on its GPUs, phase by phase."""
 WEIGHT_SYNC: Final = "heddle.weight_sync"
 WORKER: Final = "heddle.worker"
 """One worker's lease to one rollout: from joining it (start marker) to leaving it."""
@@ -51,6 +56,8 @@ HEDDLE_SPANS: Final = (
     PLAN,
     SWITCH,
     REALLOCATE,
+    DRAIN,
+    REGROUP,
     WEIGHT_SYNC,
     WORKER,
     DOWN,
@@ -59,8 +66,9 @@ HEDDLE_SPANS: Final = (
     TRAINER,
     DEVICE,
 )
-FLEET_OPS: Final = (REALLOCATE, WEIGHT_SYNC, DOWN)
-"""What no trajectory does and engines stand still for; without a worker id it is all of them."""
+FLEET_OPS: Final = (REGROUP, REALLOCATE, WEIGHT_SYNC, DOWN)
+"""What no trajectory does and engines stand still for; without a worker id it is all of them, but
+for a reallocation, whose phases say who."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +317,18 @@ ATTRIBUTES: Final = (
     _a("heddle.preset", "string", "preset", "", "the preset those switches equal, if any"),
     _a("heddle.layout", "string", "layout", "", "degrees of the workers, as 4,4"),
     _a("heddle.layout.before", "string", "", "", "degrees before a reallocation"),
+    _a("heddle.layout.wanted", "string", "", "", "degrees a reallocation was to reach"),
+    _a("heddle.phase", "string", "", "", "drain, stop, sleep, launch, wake, weights, flush ..."),
+    _a("heddle.reallocate.state", "string", "", "", "done, rolled back or failed"),
+    _a("heddle.predicted.cost_s", "double", "", "s", "what a reallocation was expected to take"),
+    _a("heddle.predicted.gain_s", "double", "", "s", "what the new layout was expected to save"),
+    _a("heddle.drain_s", "double", "", "s", "the longest wait for running steps"),
+    _a("heddle.stop_s", "double", "", "s", "the longest end of an engine"),
+    _a("heddle.sleep_s", "double", "", "s", "the longest falling asleep"),
+    _a("heddle.launch_s", "double", "", "s", "the longest launch of an engine"),
+    _a("heddle.wake_s", "double", "", "s", "the longest waking"),
+    _a("heddle.load_s", "double", "", "s", "the longest load of weights"),
+    _a("heddle.flush_s", "double", "", "s", "the longest flush of a cache"),
     _a(
         "heddle.predicted.makespan_s",
         "double",

@@ -1,7 +1,8 @@
 """When did engines stand still for reasons no trajectory has: weights, layout, death?
 
-From spans (`heddle.weight_sync`, `heddle.reallocate`, `heddle.down`) and from polls that failed. A
-span without a worker id concerns every worker. One without an end lasts to the end of a running
+From spans (`heddle.weight_sync`, `heddle.regroup`, `heddle.down`) and from polls that failed. A
+span without a worker id concerns every worker, but for `heddle.reallocate`, whose phases say who
+stood still. One without an end lasts to the end of a running
 window and is ignored in a finished one. A worker is down from the first of two failed polls in a
 row (one may be a slow answer) to the next good one.
 """
@@ -19,6 +20,7 @@ from heddle.collector.activities import Activity, Kind
 KINDS: Final[dict[str, Kind]] = {
     c.WEIGHT_SYNC: "weight_sync",
     c.REALLOCATE: "reallocation",
+    c.REGROUP: "reallocation",
     c.DOWN: "down",
 }
 FAILED_POLLS: Final = 2
@@ -34,6 +36,8 @@ def activities(
         "op", "worker_id", "start_ns", "end_ns", "state"
     ).iter_rows():
         if end_ns is None and state != "running":
+            continue
+        if op == c.REALLOCATE and not worker_id:
             continue
         last_ns = until_ns if end_ns is None else end_ns
         who = [worker_id] if worker_id else everyone

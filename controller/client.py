@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from heddle.controller import wire
+from heddle.controller import wire, wire_fleet
 from heddle.controller import wire_moves as moving
 from heddle.controller import wire_predictor as told
 from heddle.controller.errors import ControllerError
@@ -135,6 +135,35 @@ class ControllerClient:
     def remove_worker(self, worker_id: str) -> None:
         """It takes no more steps."""
         self._call("DELETE", f"/workers/{worker_id}")
+
+    def drain(self, worker_id: str, *, who: str = "unknown", why: str = "") -> wire.WorkerState:
+        """It takes no new steps; its trajectories are moved while their tools run."""
+        said = self._post(f"/workers/{worker_id}/drain", {"who": who, "why": why})
+        return wire.WorkerState.model_validate(said)
+
+    def resume(self, worker_id: str, *, who: str = "unknown", why: str = "") -> wire.WorkerState:
+        """It takes steps again."""
+        said = self._post(f"/workers/{worker_id}/resume", {"who": who, "why": why})
+        return wire.WorkerState.model_validate(said)
+
+    def fleet(self) -> wire_fleet.FleetState:
+        """Workers and their engines, changes of the layout, costs, levers."""
+        return wire_fleet.FleetState.model_validate(self._get("/fleet"))
+
+    def plan_fleet(self, asked: wire_fleet.FleetPlanIn) -> wire_fleet.FleetPlanState:
+        """What a change of the layout would be; nothing happens."""
+        said = self._post("/fleet/plan", asked.model_dump())
+        return wire_fleet.FleetPlanState.model_validate(said)
+
+    def apply_fleet(self, asked: wire_fleet.FleetApplyIn) -> wire_fleet.ReallocationState:
+        """Change the layout; without `wait` it goes on after the answer."""
+        said = self._post("/fleet/apply", asked.model_dump())
+        return wire_fleet.ReallocationState.model_validate(said)
+
+    def declare_weights(self, asked: wire_fleet.WeightsIn) -> wire_fleet.WeightsState:
+        """Who brings weights to engines that join, from now on."""
+        said = self._post("/fleet/weights", asked.model_dump())
+        return wire_fleet.WeightsState.model_validate(said)
 
     def decisions(self, limit: int = 100) -> list[wire.Decision]:
         """The newest releases and moves."""

@@ -16,12 +16,19 @@ from starlette.exceptions import HTTPException
 from heddle.collector import conventions as c
 from heddle.collector import ids
 from heddle.collector.exposition import MEDIA
-from heddle.controller import compat, metrics, moves_api, predictor_api, wire
+from heddle.controller import (
+    compat,
+    fleet_api,
+    fleet_view,
+    metrics,
+    moves_api,
+    predictor_api,
+    wire,
+)
 from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
 from heddle.controller.core.types import CoreError
 from heddle.controller.errors import BadRequest, ControllerError, TooMany
 from heddle.controller.journal import Change
-from heddle.controller.steering import Steered
 
 router = APIRouter(prefix="/heddle/v1")
 FAILURES: Final = {
@@ -53,6 +60,7 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
     app.include_router(router)
     app.include_router(predictor_api.router)
     app.include_router(moves_api.router)
+    app.include_router(fleet_api.router)
     app.include_router(compat.router)
     app.add_exception_handler(ControllerError, _controller_error)
     app.add_exception_handler(CoreError, _core_error)
@@ -217,8 +225,7 @@ async def audit(request: Request, limit: int = 200) -> Any:
 async def workers(request: Request) -> Any:
     """Every worker, dead ones included."""
     up = _up(request)
-    held = [t.worker for t in up.loop.trajectories.values()]
-    return [_worker(up, w, held.count(w.id)) for w in up.fleet.workers.values()]
+    return [fleet_view.worker_state(up, w) for w in up.fleet.workers.values()]
 
 
 @router.post("/workers", response_model=wire.WorkerState)
@@ -226,7 +233,7 @@ async def add_worker(request: Request, asked: wire.WorkerIn) -> Any:
     """Register an engine; the same address again replaces it."""
     up = _up(request)
     worker = await compat.register(up, asked.url, asked.degree)
-    return _worker(up, worker, 0)
+    return fleet_view.worker_state(up, worker)
 
 
 @router.delete("/workers/{worker_id}")
@@ -278,7 +285,9 @@ async def plan(request: Request) -> Any:
     """What each open rollout got."""
     rollouts = _up(request).rollouts
     opened = [key for key, rollout in rollouts.known.items() if rollout.end_ns is None]
-    return wire.PlanState(plans=[rollouts.replies[key] for key in opened])
+    return wire.PlanState(
+        plans=[rollouts.replies[key] for key in opened if key in rollouts.replies]
+    )
 
 
 def _state(up: Any, run: str) -> wire.SwitchState:
@@ -294,24 +303,6 @@ def _state(up: Any, run: str) -> wire.SwitchState:
 
 def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-
-def _worker(up: Any, worker: Any, trajectories: int) -> wire.WorkerState:
-    can = up.fleet.can[worker.id]
-    steered = up.loop.steering.of.get(worker.id, Steered())
-    return wire.WorkerState(
-        worker_id=worker.id,
-        url=worker.url,
-        degree=worker.degree,
-        alive=worker.alive,
-        running=worker.running,
-        trajectories=trajectories,
-        kv_tokens=worker.latency.kv_tokens,
-        launched=worker.launched,
-        missing=list(can.missing),
-        priority_changes=steered.changes,
-        preemptions=steered.told.preemptions,
-    )
 
 
 def _span(up: Any, change: Change) -> None:

@@ -55,7 +55,7 @@ class Decider:
         """What a decision for that run may know: others' trajectories fill workers, no more."""
         return Snapshot(
             trajectories=tuple(self._facts(run)),
-            workers=tuple(w.fact() for w in self._fleet.alive),
+            workers=tuple(w.fact() for w in self._fleet.taking),
             rates=self._beliefs.rates(run),
             now_s=self._clock.now_ns() / 1e9,
         )

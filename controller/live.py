@@ -235,10 +235,17 @@ class LiveWorker:
     share: int = 0
     alive: bool = True
     launched: bool = False
+    draining: str = ""
+    """Why it takes no new steps; empty: it takes them."""
     joined_ns: int = 0
     running: int = 0
     events: int = 0
     """Chunks of streams that came from it."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether a step may be sent there."""
+        return self.alive and not self.draining
 
     @property
     def url(self) -> str:

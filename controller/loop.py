@@ -106,7 +106,7 @@ class Loop:
 
     def arrive(self, whose: Whose, call: Call) -> Step:
         """A request came in: find its trajectory, end its tool interval, put the step in line."""
-        if not self.fleet.alive:
+        if not self.fleet.serves:
             raise NoWorker(NOBODY)
         now_ns = self.clock.now_ns()
         self._arrivals += 1
@@ -265,7 +265,7 @@ class Loop:
                 continue
             worker = workers.get(trajectory.worker or "")
             at_home = may_stay and not trajectory.parked
-            if at_home and worker is not None and worker.alive:
+            if at_home and worker is not None and worker.takes:
                 self._refresh(trajectory)
                 home.append(trajectory.fact())
             else:
@@ -290,8 +290,8 @@ class Loop:
 
     def _decide_all(self, run: str) -> None:
         switches = self.switchboard.of(run)
-        if not self.fleet.alive:
-            for step in self.table.waiting(run):
+        if not self.fleet.taking:
+            for step in [] if self.fleet.serves else self.table.waiting(run):
                 if not step.trajectory.moving:
                     self._reject(step, NoWorker(NOBODY))
             return

@@ -1,7 +1,7 @@
 """What does a rollout get, and what do the spans say of it?
 
-Begin: lengths from history -> allocation -> layout -> launcher -> workers, then the window starts.
-Degrees change only while no step runs; else the fleet stays as it is and the answer says why.
+Begin: lengths from history -> allocation -> layout -> its engines, then the window starts; with a
+change of the layout it starts when that does. What could not be done the answer says.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from heddle.collector import conventions as c
 from heddle.collector import ids
 from heddle.collector.laws import spell_laws
 from heddle.collector.sums import Law
-from heddle.controller.beliefs import Expected
-from heddle.controller.core.allocation import ALLOCATIONS
-from heddle.controller.core.cost import expected_ranks, homogeneous_s
 from heddle.controller.core.policies import preset_name, spelled
-from heddle.controller.core.types import Latency, Layout, Work
+from heddle.controller.core.types import Latency, Layout
 from heddle.controller.dataplane.spans import Spans
 from heddle.controller.errors import BadRequest
-from heddle.controller.fleet.launcher import Launcher
+from heddle.controller.layouts import Layouts
 from heddle.controller.live import LiveWorker, Rollout
 from heddle.controller.loop import Loop
+from heddle.controller.reallocation import Reallocator
 from heddle.controller.wire import RolloutBegin, RolloutEnded, RolloutReply
-
-WORLDS = 16
 
 
 class Rollouts:
@@ -36,15 +32,15 @@ class Rollouts:
     def __init__(
         self,
         loop: Loop,
-        launcher: Launcher,
         laws: Mapping[int, Latency],
-        gpus: int,
+        moves: Reallocator,
+        layouts: Layouts,
         spans: Spans,
     ) -> None:
         self._loop = loop
-        self._launcher = launcher
         self._laws = laws
-        self._gpus = gpus
+        self._moves = moves
+        self.layouts = layouts
         self._spans = spans
         self._one_at_a_time = asyncio.Lock()
         self.known: dict[tuple[str, str], Rollout] = {}
@@ -53,6 +49,7 @@ class Rollouts:
         self.replies: dict[tuple[str, str], RolloutReply] = {}
         # An engine that died holds no GPUs of ours; what answers there later is another one.
         loop.fleet.lost, loop.fleet.back = self.left, self.joined
+        loop.fleet.joined, loop.fleet.left = self.joined, self.left
 
     async def begin(self, asked: RolloutBegin) -> RolloutReply:
         """Return once the fleet serves; asking again for an open rollout repeats the answer."""
@@ -67,18 +64,20 @@ class Rollouts:
                 )
                 raise BadRequest(message)
             start_ns = self._loop.clock.now_ns()
-            basis, works = await self._expected(asked)
-            layout = self._layout(asked.run, works)
+            basis, works = await self.layouts.expected(asked)
+            chosen = self.layouts.choose(asked.run, works)
             solved_ns = self._loop.clock.now_ns()
+            layout = replace(chosen.layout, because=f"{chosen.layout.because}; {basis}")
+            if not self._loop.fleet.workers and chosen.change:
+                await self._moves.first(layout.degrees)
+            self._open(asked, layout, (start_ns, solved_ns))
+            # A change of the layout is this rollout's time, the first bringing up was not.
             before = self._loop.fleet.degrees
-            await self._place(layout)
-            layout = replace(layout, because=f"{layout.because}; {basis}")
-            reply = self._reply(
-                asked, layout, reallocated=bool(before) and before != layout.degrees
-            )
-            if reply.reallocated:
-                self._reallocated(asked, before, layout, solved_ns)
-            self._open(asked, layout, reply, (start_ns, solved_ns))
+            if chosen.change and before != layout.degrees:
+                layout = await self._change(asked, layout, chosen.gain_s)
+            self._shared(layout)
+            reply = self._reply(asked, layout, reallocated=before != self._loop.fleet.degrees)
+            self.replies[key] = reply
             return reply
 
     def end(self, run: str, rollout_id: str) -> RolloutEnded:
@@ -116,52 +115,31 @@ class Rollouts:
     def _opened(self) -> list[Rollout]:
         return [r for r in self.known.values() if r.end_ns is None]
 
-    async def _expected(self, asked: RolloutBegin) -> tuple[str, list[Work]]:
-        switches = self._loop.switchboard.of(asked.run)
-        basis = "prediction is off"
-        if switches.prediction != "none":
-            basis = await self._loop.beliefs.refresh(asked.run, asked.rollout)
-            if switches.prediction == "learned":
-                version = self._loop.beliefs.learned(asked.run).version
-                basis += f"; {version} predicts"
-        groups = [
-            Expected(group=g.group, samples=g.samples, task=g.task, prompt_tokens=g.prompt_tokens)
-            for g in asked.groups
-        ] or [Expected(group="", samples=asked.expected)]
-        worlds = _worlds(sum(group.samples for group in groups))
-        drawn = [self._loop.beliefs.works(asked.run, groups, self._loop.rng) for _ in range(worlds)]
-        return basis, expected_ranks(drawn)
-
-    def _layout(self, run: str, works: list[Work]) -> Layout:
-        degrees = self._loop.fleet.degrees
-        if not self._launcher.can_reallocate:
-            return self._as_is("the engines are not started here: degrees stay", works)
-        if degrees and any(t.running for t in self._loop.trajectories.values()):
-            return self._as_is("steps are running: degrees stay", works)
-        allocation = self._loop.switchboard.of(run).allocation
-        return ALLOCATIONS[allocation](works, self._laws, self._gpus, self._loop.rng)
-
-    def _as_is(self, because: str, works: list[Work]) -> Layout:
-        workers = list(self._loop.fleet.workers.values())
-        same = len({w.degree for w in workers}) == 1
-        price = homogeneous_s(works, workers[0].latency, len(workers)) if same and works else None
-        degrees = tuple(w.degree for w in workers)
-        return Layout(degrees=degrees, makespan_s=price, because=because)
-
-    async def _place(self, layout: Layout) -> None:
-        fleet = self._loop.fleet
-        started = await self._launcher.place(layout)
-        before = {w.id: w for w in fleet.workers.values() if w.launched}
-        as_before = {s.worker_id: s.degree for s in started} == {
-            w.id: w.degree for w in before.values() if w.alive
+    async def _change(self, asked: RolloutBegin, layout: Layout, gain_s: float | None) -> Layout:
+        """The layout that serves then: the wanted one, or where it was undone what there is."""
+        story = await self._moves.begin(
+            layout.degrees,
+            because=layout.because,
+            who=f"rollout {asked.rollout}",
+            rollouts=[(asked.run, asked.rollout)],
+            gain_s=gain_s,
+        )
+        if not story.error:
+            return layout
+        because = f"{layout.because}; it was undone: {story.error}"
+        layout = Layout(degrees=self._loop.fleet.degrees, because=because)
+        rollout = self.known[asked.run, asked.rollout]
+        rollout.attributes |= {
+            "heddle.layout": ",".join(map(str, layout.degrees)),
+            "heddle.predicted.makespan_s": None,
         }
-        if started and not as_before:
-            for worker in before.values():
-                self.left(worker)
-                fleet.leave(worker.id)
-            for one in started:
-                self.joined(await fleet.join(one.worker_id, one.url, one.degree, launched=True))
-        for worker, share in zip(fleet.workers.values(), layout.shares, strict=False):
+        return layout
+
+    def _shared(self, layout: Layout) -> None:
+        """How many trajectories each worker is meant for, where the plan says so."""
+        workers = list(self._loop.fleet.workers.values())
+        shares = layout.shares or (0,) * len(workers)
+        for worker, share in zip(workers, shares, strict=False):
             worker.share = share
 
     def _reply(self, asked: RolloutBegin, layout: Layout, *, reallocated: bool) -> RolloutReply:
@@ -175,9 +153,7 @@ class Rollouts:
             reallocated=reallocated,
         )
 
-    def _open(
-        self, asked: RolloutBegin, layout: Layout, reply: RolloutReply, solved: tuple[int, int]
-    ) -> None:
+    def _open(self, asked: RolloutBegin, layout: Layout, solved: tuple[int, int]) -> None:
         attributes = self._attributes(asked, layout)
         self._plan(asked, attributes, layout, solved)
         rollout = Rollout(
@@ -186,14 +162,14 @@ class Rollouts:
             kind=asked.kind,
             expected=asked.expected or sum(g.samples for g in asked.groups),
             start_ns=self._loop.clock.now_ns(),
-            gpus=self._gpus if self._launcher.can_reallocate else layout.gpus,
+            gpus=sum(self._moves.launcher.nodes) or layout.gpus,
             trainer_step=asked.trainer_step,
             attributes=attributes,
         )
         rollout.attributes["heddle.gpus"] = rollout.gpus
         rollout.attributes["heddle.trajectories.expected"] = rollout.expected
         key = (asked.run, asked.rollout)
-        self.known[key], self.replies[key] = rollout, reply
+        self.known[key] = rollout
         self._loop.open_rollout[asked.run] = asked.rollout
         self._spans.start(
             c.ROLLOUT,
@@ -252,17 +228,6 @@ class Rollouts:
         }
         self._rollout_span(c.PLAN, asked, solved, {**attributes, **own})
 
-    def _reallocated(
-        self, asked: RolloutBegin, before: tuple[int, ...], layout: Layout, since_ns: int
-    ) -> None:
-        attributes = {
-            **self._attributes(asked, layout),
-            "gen_ai.operation.name": c.REALLOCATE,
-            "heddle.layout.before": ",".join(map(str, before)),
-            "heddle.because": layout.because,
-        }
-        self._rollout_span(c.REALLOCATE, asked, (since_ns, self._loop.clock.now_ns()), attributes)
-
     def _rollout_span(
         self, name: str, asked: RolloutBegin, window: tuple[int, int], attributes: Mapping[str, Any]
     ) -> None:
@@ -308,12 +273,6 @@ class Rollouts:
             end_ns=max(end_ns, at_ns),
             attributes=attributes,
         )
-
-
-def _worlds(trajectories: int) -> int:
-    """Imagined rollouts that a plan averages: one draw of the longest says little of the longest,
-    a large rollout holds many. 6,400 trajectories take 0.2 s a world."""
-    return max(2, min(WORLDS, WORLDS * 512 // max(trajectories, 1)))
 
 
 def _spelled(laws: Mapping[int, Latency]) -> str:

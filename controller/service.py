@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +18,11 @@ import uvicorn
 
 from heddle.collector.tracing import Emitter
 from heddle.controller.beliefs import Beliefs
+from heddle.controller.blocks import Blocks
 from heddle.controller.clock import Clock
 from heddle.controller.control import control_app
 from heddle.controller.core.types import CoreError
+from heddle.controller.costs import Costs
 from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.acquire import Acquired
 from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
@@ -34,18 +37,23 @@ from heddle.controller.fleet.launcher import Launcher
 from heddle.controller.fleet.local import LocalLauncher
 from heddle.controller.fleet.sglang import SglangEngine, open_session
 from heddle.controller.fleet.static import StaticLauncher
+from heddle.controller.fleet.template import Template
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.jobs import Jobs, Places
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
+from heddle.controller.layouts import Layouts
 from heddle.controller.loop import Loop
 from heddle.controller.predictors import Predictors
+from heddle.controller.reallocation import Reallocator
 from heddle.controller.retraining import Retraining
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.security import Guard, Refused
 from heddle.controller.spool import Spool
 from heddle.controller.switches import Switchboard
 from heddle.controller.sync import WeightSyncs
+from heddle.controller.weights import Weights
+from heddle.models.latency import load_profile
 from heddle.models.registry import Registry
 
 KEEP_ALIVE_S: Final = 75
@@ -68,6 +76,14 @@ class ControllerConfig:
     """Empty: a random one, written to data_dir/token."""
     workers: tuple[str, ...] = ()
     launch_template: tuple[str, ...] = ()
+    degree_flags: Mapping[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    """What engines of a degree are started with beside the template."""
+    engine_env: Mapping[int, Mapping[str, str]] = field(
+        default_factory=dict[int, Mapping[str, str]]
+    )
+    """Environment of engines by degree; 0: of all."""
+    host_bytes: tuple[int, ...] = ()
+    """Memory of each node for weights of sleeping engines; none: engines are stopped."""
     gpus: int = 8
     model: str = "Qwen3-14B"
     system: str = "h100_sxm"
@@ -84,6 +100,8 @@ class ControllerConfig:
     """Rollouts after which a predictor is trained again; 0: never by itself."""
     spans: Spans | None = None
     """Takes spans instead of the collector."""
+    launcher: Launcher | None = None
+    """Starts engines instead of what the other settings name."""
 
 
 class NoSpans:
@@ -125,7 +143,9 @@ class Controller:
         self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
         self.jobs = Jobs(_places(config), self.predictors.promote)
         self.launcher = _launcher(config)
-        self.rollouts = Rollouts(self.loop, self.launcher, believed, config.gpus, spans)
+        self.reallocator = self._reallocator(spans)
+        layouts = Layouts(self.loop, self.reallocator, believed, config.gpus)
+        self.rollouts = Rollouts(self.loop, believed, self.reallocator, layouts, spans)
         self.retraining = Retraining(self.jobs, config.retrain_every)
         self.rollouts.ended = self.retraining.rollout_ended
         self.syncs = WeightSyncs(config.clock, self.fleet, spans, self.loop.open_rollout)
@@ -136,9 +156,21 @@ class Controller:
         self.deaths = Deaths(self.fleet, config.clock, spans, lambda: open_rollouts)
         self.counters = CounterPoller(self.fleet, config.clock, spans, lambda: open_rollouts)
 
+    def _reallocator(self, spans: Spans) -> Reallocator:
+        config = self.config
+        blocks = Blocks(
+            self.fleet.can,
+            weight_bytes=load_profile(config.system, config.model).weight_bytes,
+            host_bytes=config.host_bytes,
+            why_not=self.launcher.why_not,
+        )
+        costs = Costs(self.journal, config.system, config.model)
+        return Reallocator(self.loop, self.launcher, blocks, costs, Weights(), spans)
+
     async def start(self) -> None:
         """Take the given and the journaled workers in."""
-        if not self.launcher.can_reallocate:
+        await self.launcher.open()
+        if not self.launcher.nodes:
             known = {url: (i, degree) for i, url, degree in self.journal.workers()}
             for url in [*known, *(u.rstrip("/") for u in self.config.workers)]:
                 if self.fleet.at(url) is None:
@@ -313,9 +345,14 @@ def _places(config: ControllerConfig) -> Places | None:
 
 
 def _launcher(config: ControllerConfig) -> Launcher:
+    if config.launcher is not None:
+        return config.launcher
     if not config.launch_template:
         return StaticLauncher()
     logs = (config.data_dir or Path.cwd()) / "engines"
+    template = Template(
+        command=config.launch_template, flags=config.degree_flags, env=config.engine_env
+    )
     return LocalLauncher(
-        config.launch_template, logs, first_port=config.first_port, ready_s=config.ready_s
+        template, logs, gpus=config.gpus, first_port=config.first_port, ready_s=config.ready_s
     )

@@ -246,6 +246,8 @@ class WorkerState(BaseModel):
     trajectories: int
     kv_tokens: int
     launched: bool
+    draining: str = ""
+    """Why it takes no new steps; empty: it takes them."""
     missing: list[str] = []
     """What its engine cannot do, and what Heddle does instead."""
     priority_changes: int = 0

@@ -158,14 +158,14 @@ class Proxy:
         """Back in line for another engine, or the end: raises while the client can be told so."""
         goes_on = not exchange.began or exchange.received is not None
         await self._loop.fleet.suspect(grant.worker)
-        if goes_on and not last and self._loop.fleet.alive:
+        if goes_on and not last and self._loop.fleet.serves:
             self._loop.again(step)
             return False
         self._loop.drop(step, "engine_died" if exchange.began else "engine_lost")
         if exchange.began:
             await self._cut_short(exchange, error)
             return True
-        if not self._loop.fleet.alive:
+        if not self._loop.fleet.serves:
             message = f"{error}; {NOBODY}"
             raise NoWorker(message) from error
         raise error

@@ -19,8 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from heddle.controller.beliefs import Beliefs
+from heddle.controller.blocks import Blocks
 from heddle.controller.core.policies import preset_switches
-from heddle.controller.core.types import Latency, Layout, Switches
+from heddle.controller.core.regroup import Place, nodes_of
+from heddle.controller.core.types import Latency, Switches
+from heddle.controller.costs import Costs
 from heddle.controller.emulator.engine import PauseMode
 from heddle.controller.emulator.players import Players, RecordingLeases, RecordingSpans
 from heddle.controller.emulator.port import VirtualEngine
@@ -37,13 +40,16 @@ from heddle.controller.emulator.tiers import TreeStorage
 from heddle.controller.emulator.truth import TruthParams, load_truth, truth_hash
 from heddle.controller.emulator.virtual import VirtualClock, VirtualLoop
 from heddle.controller.emulator.workload import TrajectorySpec, workload_hash
-from heddle.controller.fleet.launcher import Started
+from heddle.controller.fleet.launcher import Ended, Health, Returned, Started, nobody
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
+from heddle.controller.layouts import Layouts
 from heddle.controller.loop import Loop
+from heddle.controller.reallocation import Reallocator
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.switches import Switchboard
+from heddle.controller.weights import Weights
 from heddle.controller.wire import GroupIn, RolloutBegin
 from heddle.models.history import GroupHistory
 
@@ -114,7 +120,9 @@ class Virtual:
         self.players = Players(self.loop, workload, RUN, "r0")
         self.engines: dict[str, VirtualEngine] = {}
         self._storages: dict[int, TreeStorage] = {}
-        self.can_reallocate = setup.layout is None
+        self.nodes = nodes_of(setup.gpus) if setup.layout is None else ()
+        self.ended: Ended = nobody
+        self.returned: Returned = nobody
         self.result = RolloutResult(
             switches=switches,
             layout=(),
@@ -160,9 +168,22 @@ class Virtual:
 
     # the launcher's port: the controller's rollouts call it
 
-    async def place(self, layout: Layout) -> list[Started]:
-        """Engines of that layout, at once."""
-        return [self._start(i, degree) for i, degree in enumerate(layout.degrees)]
+    kind = "virtual"
+    why_not = "engines in virtual time are not put to sleep"
+
+    async def open(self) -> None:
+        """It is open."""
+
+    async def start(self, worker_id: str, place: Place) -> Started:
+        """At once."""
+        return self._start(int(worker_id[1:]), place.degree)
+
+    async def end(self, worker_id: str) -> None:
+        """Nobody asks for it."""
+
+    def health(self) -> dict[str, Health]:
+        """Nobody asks for it."""
+        return {}
 
     async def stop(self) -> None:
         """Nothing to stop."""
@@ -185,7 +206,16 @@ class Virtual:
             beliefs=beliefs,
             spans=self._spans,
         )
-        self._rollouts = Rollouts(controller, self, believed, self.setup.gpus, self._leases)
+        moves = Reallocator(
+            controller,
+            self,
+            Blocks(fleet.can, weight_bytes=0, why_not=self.why_not),
+            Costs(self._journal, self.setup.system, self.setup.model),
+            Weights(),
+            self._leases,
+        )
+        layouts = Layouts(controller, moves, believed, self.setup.gpus)
+        self._rollouts = Rollouts(controller, believed, moves, layouts, self._leases)
         return controller
 
     async def _begin(self) -> None:

@@ -132,3 +132,23 @@ class Engine(Steered, Protocol):
     async def prioritise(self, port: int, changes: Mapping[str, int]) -> Priorities:
         """Give requests it has new priorities, through its plugin at that port."""
         ...
+
+    async def sleep(self) -> None:
+        """Give the GPUs' memory back; EngineError when it cannot."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory again; its prefix cache is empty."""
+        ...
+
+    async def weight_version(self) -> str:
+        """Which weights it serves, as it says."""
+        ...
+
+    async def load_weights(self, path: str, version: str) -> None:
+        """Serve the weights in that folder from now on, under that name; it must be idle."""
+        ...
+
+    async def flush(self) -> None:
+        """Forget every prefix."""
+        ...

@@ -1,15 +1,21 @@
-"""Who turns a layout into serving engines?
+"""Who turns a block of GPUs into a serving engine?
 
-A port: the loop asks for a layout and gets addresses, and cannot tell a list of URLs from
-subprocesses or actors.
+A port: the controller asks for an engine at a place and gets its address, and cannot tell a list of
+URLs from subprocesses or actors. An engine that ends by itself is started again, later each time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from heddle.controller.core.types import Layout
+from heddle.controller.core.regroup import Place
+
+BACK_OFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Wall seconds before each new start of an engine that ended by itself; the last one repeats."""
+STEADY_S: Final = 60.0
+"""An engine that served for so long begins with the first of them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +27,56 @@ class Started:
     degree: int
 
 
+@dataclass(slots=True)
+class Health:
+    """What the launcher knows of an engine it keeps."""
+
+    state: str = "starting"
+    """starting, serving, waiting (to be started again), ended"""
+    restarts: int = 0
+    said: str = ""
+    """The end of its log when it last ended by itself."""
+    node: str = ""
+
+
+Ended = Callable[[str], Awaitable[object]]
+Returned = Callable[[Started], Awaitable[object]]
+
+
 class Launcher(Protocol):
-    """Places, starts and stops engines."""
+    """Places, starts, keeps and stops engines."""
 
-    can_reallocate: bool
-    """Whether `place` can change degrees; if not, the layout is what is there."""
+    kind: str
+    nodes: tuple[int, ...]
+    """GPUs of each node; none: the engines are somebody else's and degrees stay."""
+    why_not: str
+    """Why several engines cannot hold the same GPUs, all but one asleep; empty: they can."""
+    ended: Ended
+    """Told of a worker whose engine ended by itself..."""
+    returned: Returned
+    """... and of its next one, maybe at another address."""
 
-    async def place(self, layout: Layout) -> list[Started]:
-        """Return once engines of exactly that layout serve; LaunchFailed with one sentence."""
+    async def open(self) -> None:
+        """Reach what the engines will run on; LaunchFailed with one sentence."""
+        ...
+
+    async def start(self, worker_id: str, place: Place) -> Started:
+        """Return once an engine serves on those GPUs; LaunchFailed with one sentence."""
+        ...
+
+    async def end(self, worker_id: str) -> None:
+        """Stop that engine for good; not known is no mistake."""
+        ...
+
+    def health(self) -> dict[str, Health]:
+        """Of every engine it keeps, by worker id."""
         ...
 
     async def stop(self) -> None:
         """Stop everything that was started here; may be called twice."""
         ...
+
+
+async def nobody(said: object) -> None:
+    """Whom nobody tells."""
+    _ = said

@@ -1,7 +1,7 @@
-"""How does a layout become engine subprocesses on this machine?
+"""How does a block of GPUs become an engine subprocess on this machine?
 
-One process a worker from a command template; a layout that is already there is kept, another one
-replaces all of it. Ports count up from the first, or are any free ones when it is 0.
+One process a worker from a command template. Ports count up from the first by GPU, or are any free
+ones when it is 0. One that ends by itself is started again at its address, later each time.
 """
 
 from __future__ import annotations
@@ -9,105 +9,170 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 
-from heddle.controller.core.types import Layout
+from heddle.controller.core.regroup import Place, nodes_of
 from heddle.controller.errors import LaunchFailed
-from heddle.controller.fleet.launcher import Started
+from heddle.controller.fleet.launcher import (
+    BACK_OFF_S,
+    STEADY_S,
+    Ended,
+    Health,
+    Returned,
+    Started,
+    nobody,
+)
 from heddle.controller.fleet.process import EngineProcess
+from heddle.controller.fleet.template import Template
 
 HEALTH_EVERY_S: Final = 0.05
+WATCH_EVERY_S: Final = 0.2
 HOST: Final = "127.0.0.1"
 
 
-class LocalLauncher:
-    """Subprocesses from a template with {port}, {degree} and {worker_id}."""
+@dataclass(slots=True)
+class _Kept:
+    """One engine and whoever watches it."""
 
-    can_reallocate = True
+    started: Started
+    place: Place
+    process: EngineProcess
+    health: Health = field(default_factory=Health)
+    keeper: asyncio.Task[None] | None = None
+
+
+class LocalLauncher:
+    """Subprocesses of this one; their GPUs are numbered through."""
+
+    kind = "local"
+    why_not = ""
 
     def __init__(
         self,
-        template: Sequence[str],
+        template: Template,
         log_dir: Path,
         *,
+        gpus: int,
         first_port: int = 30000,
         ready_s: float = 60.0,
     ) -> None:
-        self._template = list(template)
+        self.nodes = nodes_of(gpus)
+        self.ended: Ended = nobody
+        self.returned: Returned = nobody
+        self._template = template
         self._log_dir = log_dir
         self._first_port = first_port
         self._ready_s = ready_s
-        self._running: list[tuple[Started, EngineProcess]] = []
+        self._kept: dict[str, _Kept] = {}
 
-    async def place(self, layout: Layout) -> list[Started]:
-        """Keep what is there if it is that layout and lives; else stop all and start anew."""
-        alive = all(process.exit_code is None for _, process in self._running)
-        if alive and [s.degree for s, _ in self._running] == list(layout.degrees):
-            return [started for started, _ in self._running]
-        await self.stop()
+    async def open(self) -> None:
+        """This machine is here."""
+
+    async def start(self, worker_id: str, place: Place) -> Started:
+        """A process of its own, once it is healthy."""
+        port = self._port(worker_id, place)
+        started = Started(worker_id=worker_id, url=f"http://{HOST}:{port}", degree=place.degree)
+        kept = self._kept[worker_id] = _Kept(started, place, self._process(worker_id, place, port))
         try:
-            for index, degree in enumerate(layout.degrees):
-                self._start(index, degree)
-            await asyncio.gather(*(self._ready(s, p) for s, p in self._running))
+            await self._ready(kept)
         except BaseException:
-            await self.stop()
+            del self._kept[worker_id]
+            await kept.process.stop()
             raise
-        return [started for started, _ in self._running]
+        kept.keeper = asyncio.create_task(self._keep(kept), name=f"heddle-keep-{worker_id}")
+        return started
+
+    async def end(self, worker_id: str) -> None:
+        """End its process and nobody starts it again."""
+        kept = self._kept.pop(worker_id, None)
+        if kept is None:
+            return
+        if kept.keeper is not None:
+            kept.keeper.cancel()
+            await asyncio.gather(kept.keeper, return_exceptions=True)
+        kept.health.state = "ended"
+        await kept.process.stop()
+
+    def health(self) -> dict[str, Health]:
+        """Of every process kept."""
+        return {worker: kept.health for worker, kept in self._kept.items()}
 
     async def stop(self) -> None:
         """End every process started here."""
-        running, self._running = self._running, []
-        await asyncio.gather(*(process.stop() for _, process in running))
+        await asyncio.gather(*(self.end(worker) for worker in list(self._kept)))
 
-    def _start(self, index: int, degree: int) -> None:
-        port = self._first_port + index if self._first_port else _free_port()
-        worker = f"w{index}"
+    def _port(self, worker_id: str, place: Place) -> int:
+        if not self._first_port:
+            return _free_port()
+        port = self._first_port + sum(self.nodes[: place.node]) + place.first
+        if port in {int(k.started.url.rpartition(":")[2]) for k in self._kept.values()}:
+            return _free_port()  # an engine that sleeps on the same GPUs keeps it
         if not _is_free(port):
-            message = f"port {port} for worker {worker} is in use; choose another --first-port"
+            message = f"port {port} for worker {worker_id} is in use; choose another --first-port"
             raise LaunchFailed(message)
-        values = {"{port}": str(port), "{degree}": str(degree), "{worker_id}": worker}
-        command = [_filled(part, values) for part in self._template]
+        return port
+
+    def _process(self, worker_id: str, place: Place, port: int) -> EngineProcess:
+        before = sum(self.nodes[: place.node])
+        here = Place(0, before + place.first, place.degree)
+        command = self._template.filled(worker_id, here, HOST, port)
+        environment = self._template.environment(here, gpus=True)
         self._log_dir.mkdir(parents=True, exist_ok=True)
         try:
-            process = EngineProcess(command, self._log_dir / f"{worker}.log")
+            return EngineProcess(command, self._log_dir / f"{worker_id}.log", environment)
         except OSError as error:
-            message = f"cannot start {command[0]!r} for worker {worker}: {error}"
+            message = f"cannot start {command[0]!r} for worker {worker_id}: {error}"
             raise LaunchFailed(message) from error
-        started = Started(worker_id=worker, url=f"http://{HOST}:{port}", degree=degree)
-        self._running.append((started, process))
 
-    async def _ready(self, started: Started, process: EngineProcess) -> None:
+    async def _ready(self, kept: _Kept) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._ready_s
         timeout = aiohttp.ClientTimeout(total=2.0)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            while not await _healthy(session, started.url):
-                if process.exit_code is not None:
+            while not await healthy(session, kept.started.url):
+                problem = ""
+                if kept.process.exit_code is not None:
+                    problem = f"exited with {kept.process.exit_code}"
+                elif loop.time() > deadline:
+                    problem = f"was not healthy within {self._ready_s:g} s"
+                if problem:
                     message = (
-                        f"the engine of worker {started.worker_id} exited with "
-                        f"{process.exit_code}; it last said: {process.tail()}"
-                    )
-                    raise LaunchFailed(message)
-                if loop.time() > deadline:
-                    message = (
-                        f"the engine of worker {started.worker_id} was not healthy within "
-                        f"{self._ready_s:g} s; it last said: {process.tail()}"
+                        f"the engine of worker {kept.started.worker_id} {problem}; "
+                        f"it last said: {kept.process.tail()}"
                     )
                     raise LaunchFailed(message)
                 await asyncio.sleep(HEALTH_EVERY_S)
+        kept.health.state = "serving"
+
+    async def _keep(self, kept: _Kept) -> None:
+        """Start it again whenever it ends."""
+        loop = asyncio.get_running_loop()
+        failed, since_s = 0, loop.time()
+        while True:
+            if kept.process.exit_code is None:
+                await asyncio.sleep(WATCH_EVERY_S)
+                continue
+            kept.health.said = kept.process.tail()
+            kept.health.state = "waiting"
+            await self.ended(kept.started.worker_id)
+            failed = 0 if loop.time() - since_s > STEADY_S else failed
+            await asyncio.sleep(BACK_OFF_S[min(failed, len(BACK_OFF_S) - 1)])
+            failed += 1
+            kept.health.restarts += 1
+            with contextlib.suppress(LaunchFailed):
+                port = int(kept.started.url.rpartition(":")[2])
+                kept.process = self._process(kept.started.worker_id, kept.place, port)
+                await self._ready(kept)
+                since_s = loop.time()
+                await self.returned(kept.started)
 
 
-def _filled(part: str, values: dict[str, str]) -> str:
-    for placeholder, value in values.items():
-        part = part.replace(placeholder, value)
-    return part
-
-
-async def _healthy(session: aiohttp.ClientSession, url: str) -> bool:
+async def healthy(session: aiohttp.ClientSession, url: str) -> bool:
+    """Whether an engine answers there that it serves."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
         async with session.get(f"{url}/health") as response:
             return response.status == 200

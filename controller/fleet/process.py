@@ -12,7 +12,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,9 @@ def die_with_parent() -> None:
 class EngineProcess:
     """One running command; `log` is where its output goes."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
@@ -41,6 +43,7 @@ class EngineProcess:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
                 # PDEATHSIG must be set in the child; no lock is taken between fork and exec.
                 preexec_fn=die_with_parent,
             )

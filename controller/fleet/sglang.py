@@ -189,6 +189,28 @@ class SglangEngine:
         """Weights, graphs and KV room come back; the prefix cache is empty."""
         await self._occupation("resume")
 
+    async def weight_version(self) -> str:
+        """From /model_info."""
+        return str((await self._ask("/model_info")).get("weight_version") or "")
+
+    async def load_weights(self, path: str, version: str) -> None:
+        """By /update_weights_from_disk, which answers when they are loaded."""
+        body = orjson.dumps({"model_path": path, "weight_version": version})
+        reply = await self.send("/update_weights_from_disk", body, _JSON)
+        said: Any = orjson.loads(reply.body) if reply.status < 400 else {}
+        if not said.get("success"):
+            why = said.get("message") or reply.body.decode(errors="replace")[:200]
+            message = f"the engine at {self.url} did not load the weights in {path}: {why}"
+            raise EngineError(message)
+
+    async def flush(self) -> None:
+        """By /flush_cache, which a busy engine refuses."""
+        reply = await self.send("/flush_cache", b"{}", _JSON)
+        if reply.status >= 400:
+            said = reply.body.decode(errors="replace")[:200]
+            message = f"the engine at {self.url} did not flush its cache: {said}"
+            raise EngineError(message)
+
     async def _occupation(self, verb: str) -> None:
         reply = await self.send(f"/{verb}_memory_occupation", b"{}", _JSON)
         if reply.status >= 400:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency
 from heddle.controller.errors import EngineError
-from heddle.controller.fleet.engine import Capabilities, Steered
+from heddle.controller.fleet.engine import Capabilities, Engine, Steered
 from heddle.controller.live import LiveWorker
 
 EVERYWHERE_S: Final = 30.0
@@ -37,12 +37,23 @@ class Fleet:
         """Told of a worker that died..."""
         self.back: Told = _nobody
         """... and of one that answers again: another engine at the same address."""
+        self.joined: Told = _nobody
+        """Told of an engine that was launched and takes steps..."""
+        self.left: Told = _nobody
+        """... and of one whose GPUs go to another."""
+        self.changing = 0
+        """Regroups under way: while nobody takes steps, these are held and not refused."""
         self._generation: dict[str, int] = {}
 
     @property
     def alive(self) -> list[LiveWorker]:
-        """Those that take steps."""
+        """Those that answer."""
         return [w for w in self.workers.values() if w.alive]
+
+    @property
+    def taking(self) -> list[LiveWorker]:
+        """Those that take steps: the living that do not drain."""
+        return [w for w in self.workers.values() if w.takes]
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -70,12 +81,27 @@ class Fleet:
         self.can[worker_id] = said or Capabilities()
         return worker
 
+    def engine(self, url: str) -> Engine:
+        """What carries calls to that address: any but an engine of a fleet in virtual time."""
+        return cast("Engine", self._engine_at(url))
+
     def leave(self, worker_id: str) -> LiveWorker | None:
         """It takes no more steps; None when it was not there."""
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
             worker.alive = False
         return worker
+
+    @property
+    def serves(self) -> bool:
+        """Whether a step may come: somebody takes it now, or will when draining or regrouping
+        ends."""
+        return bool(self.changing or self.alive)
+
+    def arrange(self) -> None:
+        """Highest degrees first, as layouts are written."""
+        by_degree = sorted(self.workers.values(), key=lambda w: -w.degree)
+        self.workers = {w.id: w for w in by_degree}
 
     def at(self, url: str) -> LiveWorker | None:
         """The worker of that address."""

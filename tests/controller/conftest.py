@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-import uvicorn
+from app_server import TOKEN, Recorder, served
 
 from heddle.controller.dataplane import asgi
 from heddle.controller.service import App, ControllerConfig, create_app
@@ -17,7 +17,6 @@ from heddle.controller.service import App, ControllerConfig, create_app
 pytest.register_assert_rewrite(
     "contract_fleets", "contract_requests", "contract_spans", "contract_steering"
 )
-TOKEN = "secret-of-the-test"
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -120,42 +119,6 @@ def completed(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("return_meta_info"):
         choice["meta_info"] = meta(body, 5)
     return {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 5}}
-
-
-class Recorder:
-    """Takes what an Emitter takes."""
-
-    def __init__(self) -> None:
-        self.spans: list[dict[str, Any]] = []
-        self.starts: list[dict[str, Any]] = []
-
-    def emit(self, name: str, **said: Any) -> None:
-        self.spans.append({"name": name, **said})
-
-    def start(self, op: str, **said: Any) -> None:
-        self.starts.append({"op": op, **said})
-
-    def of(self, op: str) -> list[dict[str, Any]]:
-        return [s for s in self.spans if s["attributes"]["gen_ai.operation.name"] == op]
-
-
-@contextlib.asynccontextmanager
-async def served(app: Any, port: int = 0) -> AsyncGenerator[str]:
-    """The application at an address of its own."""
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_level="error", ws="none", lifespan="auto",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        assert not task.done(), "the server did not start"
-        await asyncio.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
 
 
 class Stack:

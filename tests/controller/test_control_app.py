@@ -15,9 +15,11 @@ import pytest
 from heddle.controller import wire
 from heddle.controller.client import ControllerClient, ControllerRefused
 from heddle.controller.core.policies import PRESETS
-from heddle.controller.core.types import Layout, Move
+from heddle.controller.core.regroup import Place
+from heddle.controller.core.types import Move
 from heddle.controller.errors import LaunchFailed
 from heddle.controller.fleet.local import LocalLauncher
+from heddle.controller.fleet.template import Template
 
 ENGINE = (
     "import sys, http.server as h\n"
@@ -210,9 +212,9 @@ async def test_the_launcher_starts_the_layout_keeps_it_and_changes_it(stack, aut
 
 async def test_an_engine_that_exits_says_so_with_the_end_of_its_log(tmp_path):
     command = (sys.executable, "-c", "print('no such model'); raise SystemExit(3)", "{port}")
-    launcher = LocalLauncher(command, tmp_path, first_port=0)
+    launcher = LocalLauncher(Template(command=command), tmp_path, gpus=1, first_port=0)
     with pytest.raises(LaunchFailed, match="w0 exited with 3; it last said: no such model"):
-        await launcher.place(Layout(degrees=(1,), because="test"))
+        await launcher.start("w0", Place(0, 0, 1))
 
 
 async def test_a_port_in_use_is_named(tmp_path):
@@ -220,9 +222,10 @@ async def test_a_port_in_use_is_named(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        launcher = LocalLauncher(TEMPLATE, tmp_path, first_port=port)
+        template = Template(command=TEMPLATE)
+        launcher = LocalLauncher(template, tmp_path, gpus=1, first_port=port)
         with pytest.raises(LaunchFailed, match=f"port {port} for worker w0 is in use"):
-            await launcher.place(Layout(degrees=(1,), because="test"))
+            await launcher.start("w0", Place(0, 0, 1))
 
 
 async def test_the_client_speaks_the_whole_control_plane(stack, auth, tmp_path):

@@ -1,0 +1,141 @@
+"""Which layout does a rollout want, and is it worth a change?
+
+Lengths from history -> the run's allocation policy -> degrees; then what they gain against what the
+change costs. A fixed degree is an order and not weighed. Layouts change at a rollout's begin, while
+no step runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from heddle.controller.beliefs import Expected
+from heddle.controller.core.allocation import ALLOCATIONS
+from heddle.controller.core.cost import expected_ranks
+from heddle.controller.core.types import CoreError, Latency, Layout, Work
+from heddle.controller.core.worth import Verdict, priced_s, worth
+from heddle.controller.loop import Loop
+from heddle.controller.reallocation import Reallocator
+from heddle.controller.wire import RolloutBegin
+from heddle.controller.wire_fleet import FleetPlanIn
+
+WORLDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A layout and the trajectories it was chosen for."""
+
+    works: list[Work]
+    degrees: tuple[int, ...]
+    makespan_s: float | None
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a rollout gets."""
+
+    layout: Layout
+    change: bool
+    gain_s: float | None = None
+
+
+class Layouts:
+    """Chooses for one fleet."""
+
+    def __init__(
+        self, loop: Loop, moves: Reallocator, laws: Mapping[int, Latency], gpus: int
+    ) -> None:
+        self._loop = loop
+        self._moves = moves
+        self._laws = laws
+        self._gpus = gpus
+        self._asked: dict[str, RolloutBegin] = {}
+
+    async def expected(self, asked: RolloutBegin) -> tuple[str, list[Work]]:
+        """What the lengths rest on, and one work a trajectory, longest first."""
+        self._asked[asked.run] = asked
+        switches = self._loop.switchboard.of(asked.run)
+        basis = "prediction is off"
+        if switches.prediction != "none":
+            basis = await self._loop.beliefs.refresh(asked.run, asked.rollout)
+            if switches.prediction == "learned":
+                version = self._loop.beliefs.learned(asked.run).version
+                basis += f"; {version} predicts"
+        groups = [
+            Expected(group=g.group, samples=g.samples, task=g.task, prompt_tokens=g.prompt_tokens)
+            for g in asked.groups
+        ] or [Expected(group="", samples=asked.expected)]
+        worlds = _worlds(sum(group.samples for group in groups))
+        drawn = [self._loop.beliefs.works(asked.run, groups, self._loop.rng) for _ in range(worlds)]
+        return basis, expected_ranks(drawn)
+
+    def choose(self, run: str, works: list[Work]) -> Chosen:
+        """The layout of a rollout that begins now."""
+        degrees = self._loop.fleet.degrees
+        if not self._moves.launcher.nodes:
+            return self._as_is("the engines are not started here: degrees stay", works)
+        if degrees and any(t.running for t in self._loop.trajectories.values()):
+            return self._as_is("steps are running: degrees stay", works)
+        if degrees and self._moves.unavailable:
+            return self._as_is(self._moves.unavailable, works)
+        allocation = self._loop.switchboard.of(run).allocation
+        wanted = ALLOCATIONS[allocation](works, self._laws, self._gpus, self._loop.rng)
+        if sorted(wanted.degrees) == sorted(degrees):
+            return Chosen(wanted, change=False)
+        if not degrees or allocation.startswith("fixed-"):
+            return Chosen(wanted, change=True)
+        return self._weighed(wanted, works)
+
+    def judged(self, works: Sequence[Work], degrees: Sequence[int], cost_s: float) -> Verdict:
+        """Whether those degrees gain more than they cost."""
+        return worth(works, self._laws, self._loop.fleet.degrees, degrees, cost_s)
+
+    async def considered(self, asked: FleetPlanIn) -> Considered:
+        """The layout of a preview: for lengths as in it, else as in the run's last rollout."""
+        begin = RolloutBegin(
+            run=asked.run, rollout="preview", expected=asked.expected, groups=asked.groups
+        )
+        if not (asked.groups or asked.expected):
+            begin = self._asked.get(asked.run, begin)
+        basis, works = await self.expected(begin)
+        if asked.layout is not None:
+            return Considered(
+                works, tuple(asked.layout), self._price_s(works, asked.layout), "asked for by hand"
+            )
+        allocation = self._loop.switchboard.of(asked.run).allocation
+        wanted = ALLOCATIONS[allocation](works, self._laws, self._gpus, self._loop.rng)
+        return Considered(works, wanted.degrees, wanted.makespan_s, f"{wanted.because}; {basis}")
+
+    def _weighed(self, wanted: Layout, works: list[Work]) -> Chosen:
+        try:
+            cost_s = self._moves.cost_s(self._moves.plan(wanted.degrees))
+        except CoreError as error:
+            return self._as_is(str(error), works)
+        verdict = self.judged(works, wanted.degrees, cost_s)
+        if not verdict.change:
+            return self._as_is(verdict.because, works)
+        because = f"{wanted.because}; {verdict.because}"
+        return Chosen(replace(wanted, because=because), change=True, gain_s=verdict.gain_s)
+
+    def _as_is(self, because: str, works: list[Work]) -> Chosen:
+        degrees = self._loop.fleet.degrees
+        price_s = self._price_s(works, degrees)
+        return Chosen(Layout(degrees=degrees, makespan_s=price_s, because=because), change=False)
+
+    def _price_s(self, works: Sequence[Work], degrees: Sequence[int]) -> float | None:
+        """By what each engine said of its room, where all are of one degree."""
+        if not works or not degrees or not set(degrees) <= set(self._laws):
+            return None
+        workers = self._loop.fleet.workers.values()
+        said = {w.degree: w.latency for w in workers}
+        laws = {d: said.get(d, self._laws[d]) for d in set(degrees)}
+        return priced_s(works, laws, degrees, mixed=len(set(degrees)) > 1)
+
+
+def _worlds(trajectories: int) -> int:
+    """Imagined rollouts that a plan averages: one draw of the longest says little of the longest,
+    a large rollout holds many. 6,400 trajectories take 0.2 s a world."""
+    return max(2, min(WORLDS, WORLDS * 512 // max(trajectories, 1)))
