@@ -17,9 +17,9 @@ from heddle.collector import ids
 from heddle.controller.clock import Clock
 from heddle.controller.dataplane.spans import Spans
 
-MEASURED: Final = {"drain": "drain_s", "stop": "stop_s", "sleep": "sleep_s", "launch": "launch_s",
-                   "wake": "wake_s", "weights": "load_s", "flush": "flush_s"}  # fmt: skip
-"""Phase -> the attribute of the whole that says its longest."""
+SAID: Final = {"drain": "drain_s", "stop": "sleep_s", "sleep": "sleep_s", "launch": "wake_s",
+               "wake": "wake_s", "weights": "load_s"}  # fmt: skip
+"""Phase -> the attribute of the whole that says its longest; stopping is as good as sleeping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +151,22 @@ class Story:
             "heddle.reallocate.state": self.state,
             "heddle.predicted.cost_s": self.expected_s,
             "heddle.predicted.gain_s": self.gain_s,
-            **{f"heddle.{MEASURED[name]}": s for name, s in self.longest().items()},
+            **self._seconds(),
         }
+
+    def _seconds(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, seconds in self.longest().items():
+            if name in SAID:
+                said = f"heddle.{SAID[name]}"
+                found[said] = max(found.get(said, 0.0), seconds)
+        return found
 
     def longest(self) -> dict[str, float]:
         """Each phase's longest, in fleet seconds."""
         found: dict[str, float] = {}
         for phase in self.phases:
-            if phase.name in MEASURED:
-                found[phase.name] = max(found.get(phase.name, 0.0), phase.seconds)
+            found[phase.name] = max(found.get(phase.name, 0.0), phase.seconds)
         return found
 
 

@@ -91,7 +91,7 @@ async def test_every_phase_is_a_span_and_the_leases_follow_the_gpus():
     said = story["attributes"]
     assert (said["heddle.layout.before"], said["heddle.layout"]) == ("1,1,1,1", "4")
     assert said["heddle.because"] == "why not"
-    assert said["heddle.launch_s"] >= 5.0
+    assert said["heddle.wake_s"] >= 5.0
     assert len(drains) == 4
     names = [(p["attributes"]["heddle.phase"], p["attributes"]["heddle.worker.id"]) for p in phases]
     assert sorted(names[:4]) == [("stop", f"w{i}") for i in range(4)]
