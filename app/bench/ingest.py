@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,8 @@ FROM range({first}, {last}) AS r(i)
 """
 
 
-# The made rollouts are old enough to be sealed at once, which is another bench.
-_COLLECT: Final = (sys.executable, "-m", "heddle.app.cli", "collect", "--seal-after-s", "1e9")
+# The made rollouts came at instant 0: they would be sealed at once, which is another figure.
+_COLLECT: Final = (sys.executable, "-m", "heddle.app.cli", "collect", "--seal-after-s", "5e9")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,10 @@ class Load:
     """Requests a second of each sender; 0 is as fast as they are answered."""
 
 
+PACED: Final = Load(50, senders=1, connections=8, rate=40.0)
+"""2,000 spans a second."""
+
+
 def run(*, quick: bool, say: Say) -> dict[str, Figure]:
     """All figures of one collector; --quick has fewer spans there and shorter phases."""
     spans, seconds = (QUICK_SPANS, QUICK_SECONDS) if quick else (SPANS, SECONDS)
@@ -71,7 +76,7 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
         fill(Path(data), spans)
         with Collector(Path(data)) as collector:
             note = f"{spans / 1e6:g} million spans there; a tenth sent twice"
-            return _figures(collector, seconds, say, note)
+            return _figures(collector, seconds, say, note) | _sealing(collector, seconds, say)
 
 
 def fill(data: Path, spans: int) -> None:
@@ -101,11 +106,19 @@ def _figures(collector: Collector, seconds: float, say: Say, note: str) -> dict[
     figures["single_requests_per_s"] = Figure(seen["requests_per_s"], "1/s", 800, "higher", note)
     figures["single_cpu_us"] = Figure(seen["cpu_us"], "us", 1_200, "lower", "CPU a request")
     say("2,000 spans a second")
-    seen = collector.load("http", Load(50, senders=1, connections=8, rate=40.0), seconds)
+    seen = collector.load("http", PACED, seconds)
     figures["ack_p99_ms"] = Figure(seen["p99_ms"], "ms", 250, "lower", "at 2,000 spans/s")
     figures["queryable_s"] = Figure(collector.queryable_s(), "s", 1, "lower", "sent to found")
     figures["memory_mb"] = Figure(collector.memory_mb, "MB", 1_000, "lower", "RSS at the end")
     return figures
+
+
+def _sealing(collector: Collector, seconds: float, say: Say) -> dict[str, Figure]:
+    """Acknowledgements while the longest of what upkeep does by itself goes on."""
+    say("2,000 spans a second while a rollout is sealed")
+    p99_ms, sealed = collector.sealing_p99_ms(seconds)
+    note = f"at 2,000 spans/s while a rollout of {sealed:,} spans is sealed"
+    return {"sealing_ack_p99_ms": Figure(p99_ms, "ms", 250, "lower", note)}
 
 
 class Collector:
@@ -163,6 +176,17 @@ class Collector:
             "cpu_us": 1e6 * cpu_s / max(sent, 1),
             "p99_ms": 1e3 * waits[int(0.99 * (len(waits) - 1))] if waits else float("inf"),
         }
+
+    def sealing_p99_ms(self, seconds: float) -> tuple[float, int]:
+        """The slowest acknowledgements while the oldest rollout is sealed, and its spans."""
+        with (
+            ThreadPoolExecutor(1) as pool,
+            CollectorClient(self.query_url, timeout_s=600) as client,
+        ):
+            sealed = pool.submit(client.seal, run="past", rollout="r0")
+            seen = self.load("http", PACED, seconds)
+            told = sealed.result()["sealed"]
+        return seen["p99_ms"], sum(file["spans"] for file in told)
 
     def queryable_s(self) -> float:
         """From sending a span until a query finds it."""

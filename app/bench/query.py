@@ -126,8 +126,8 @@ def _collecting(folder: Path) -> Generator[tuple[int, int], None, None]:
     """A collector in a process of its own, as an operator runs it."""
     ports = [free_port() for _ in range(3)]
     flags = zip(("--http-port", "--query-port", "--grpc-port"), map(str, ports), strict=True)
-    # The made rollouts are old enough to be sealed at once, which is another bench.
-    command = [sys.executable, "-m", "heddle.app.cli", "collect", "--seal-after-s", "1e9"]
+    # The made rollouts came at instant 0: they would be sealed at once, which is another figure.
+    command = [sys.executable, "-m", "heddle.app.cli", "collect", "--seal-after-s", "5e9"]
     arguments = [part for pair in flags for part in pair]
     with subprocess.Popen([*command, "--data", str(folder), *arguments]) as process:
         try:
