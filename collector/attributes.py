@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from heddle.collector import conventions as c
+from heddle.collector.dialects import OPERATIONS
 
 INT64_MAX: Final = (1 << 63) - 1
 _MOST_SECONDS: Final = INT64_MAX / 1e9
@@ -103,7 +104,7 @@ def string(value: Any) -> str | None:
 
 def _operation(value: Any) -> str | None:
     text = string(value)
-    return c.OPERATIONS.get(text.lower(), text) if text else None
+    return OPERATIONS.get(text.lower(), text) if text else None
 
 
 def _double(value: Any) -> float | None:

@@ -361,27 +361,6 @@ ATTRIBUTES: Final = (
     _a("heddle.device.sm_active", "double", "", "", "share of SMs with work since the last sample"),
 )
 
-OPERATIONS: Final = {
-    "llm": CHAT,
-    "generation": CHAT,
-    "completion": CHAT,
-    "tool": EXECUTE_TOOL,
-    "agent": INVOKE_AGENT,
-    "embedding": EMBEDDINGS,
-    "ai.generatetext": INVOKE_AGENT,
-    "ai.streamtext": INVOKE_AGENT,
-    "ai.generateobject": INVOKE_AGENT,
-    "ai.streamobject": INVOKE_AGENT,
-    "ai.generatetext.dogenerate": CHAT,
-    "ai.streamtext.dostream": CHAT,
-    "ai.generateobject.dogenerate": CHAT,
-    "ai.streamobject.dostream": CHAT,
-    "ai.toolcall": EXECUTE_TOOL,
-    "ai.embed.doembed": EMBEDDINGS,
-    "ai.embedmany.doembed": EMBEDDINGS,
-}
-"""What other dialects call an operation, in lower case; every other value is kept as sent."""
-
 STEP_OPS: Final = (CHAT, "text_completion", "generate_content")
 """Operations that are one LLM call."""
 USAGE_OPS: Final = (*STEP_OPS, EMBEDDINGS)

@@ -15,6 +15,27 @@ import orjson
 
 from heddle.collector import conventions as c
 
+OPERATIONS: Final = {
+    "llm": c.CHAT,
+    "generation": c.CHAT,
+    "completion": c.CHAT,
+    "tool": c.EXECUTE_TOOL,
+    "agent": c.INVOKE_AGENT,
+    "embedding": c.EMBEDDINGS,
+    "ai.generatetext": c.INVOKE_AGENT,
+    "ai.streamtext": c.INVOKE_AGENT,
+    "ai.generateobject": c.INVOKE_AGENT,
+    "ai.streamobject": c.INVOKE_AGENT,
+    "ai.generatetext.dogenerate": c.CHAT,
+    "ai.streamtext.dostream": c.CHAT,
+    "ai.generateobject.dogenerate": c.CHAT,
+    "ai.streamobject.dostream": c.CHAT,
+    "ai.toolcall": c.EXECUTE_TOOL,
+    "ai.embed.doembed": c.EMBEDDINGS,
+    "ai.embedmany.doembed": c.EMBEDDINGS,
+}
+"""What other dialects call an operation, in lower case; every other value is kept as sent."""
+
 Hot = dict[str, Any]
 Attributes = Mapping[str, Any]
 
