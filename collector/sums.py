@@ -26,11 +26,12 @@ class Law:
 def sums(steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
     """By trajectory_id: base_ns, context_ns, unsplit_ns (decode by the law, before caps),
     recompute_ns, rewritten_ns (of prefill), prefilled, lost_moved, lost_here, moved_steps, hits
-    (tokens and steps), missing (spans) and timeouts."""
+    (tokens and steps), missing (spans), timeouts, refused steps and their longest prompt."""
     rows = _timed(prefixes(steps), laws)
     moved = pl.col("moved")
     told = pl.col("input_tokens").is_not_null() & pl.col("cached_tokens").is_not_null()
     said = pl.col("error_type").str.to_lowercase().str.contains("timed?[ _-]?out")
+    refused = pl.col("error_type").str.contains(r"^(http_)?(400|413|422)$").fill_null(value=False)
     index, came = pl.col("step_index"), pl.col("state").ne_missing("abandoned")
     return rows.group_by("trajectory_id").agg(
         pl.col("base_ns", "context_ns", "unsplit_ns", "recompute_ns", "rewritten_ns").sum(),
@@ -46,6 +47,8 @@ def sums(steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
             index.max() - index.min() + 1 - index.filter(came & index.is_not_null()).n_unique()
         ).fill_null(0),
         timeouts=said.sum(),
+        refused=refused.sum(),
+        refused_tokens=pl.col("input_tokens").filter(refused).max().fill_null(0),
     )
 
 

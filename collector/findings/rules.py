@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from heddle.collector.findings import engines, starving, waiting
+from heddle.collector.findings import engines, starving, waiting, wasted
 from heddle.collector.findings.case import Case, Finding
 
 Rule = Callable[[Case], Finding | None]
@@ -35,6 +35,8 @@ RULES: Final[dict[str, Rule]] = {
     "clients-wait": waiting.clients_wait,
     "client-bound": waiting.client_bound,
     "invalid-tool-loop": waiting.invalid_tool_loop,
+    "refused-steps": wasted.refused,
+    "group-waste": wasted.group_waste,
     "gather-timeout": starving.gather_timeout,
     "slow-start": starving.slow_start,
 }
@@ -42,7 +44,7 @@ _STARVING: Final = ("crowded-worker", "sticky-imbalance", "degree-too-low", "one
 SILENCES: Final[dict[str, tuple[str, ...]]] = {
     "dropped-spans": ("telemetry-gaps", "clients-wait", "client-bound", *_STARVING),
     "clients-wait": ("client-bound",),
-    "dead-engine": ("waiting-for-service", "cache-lost", *_STARVING),
+    "dead-engine": ("waiting-for-service", "cache-lost", "group-waste", *_STARVING),
     "sync-blocked": ("weight-sync", *_STARVING),
     "slow-engine": ("waiting-for-service", *_STARVING),
     "kv-full": ("waiting-for-service", *_STARVING),

@@ -22,8 +22,10 @@ from heddle.collector.past import last_on
 from heddle.collector.sums import sums
 
 _SUMMED: Final = (
-    "missing", "timeouts", "prefilled", "moved_steps", "lost_moved", "lost_here", "hits",
+    "missing", "timeouts", "prefilled", "moved_steps", "lost_moved", "lost_here", "hits", "refused",
 )  # fmt: skip
+FAILURES: Final = ("aborted", "failed", "error", "timeout", "timed_out", "cancelled")
+"""Outcomes of trajectories that a trainer cannot train on."""
 _NAMES: Final = re.compile(r"[^\s,\[\]\"']+")
 """Trajectory ids in a list, however the sender wrote it: t1,t2 or ["t1", "t2"]."""
 
@@ -72,6 +74,14 @@ class Signals:
     loop: Loop | None = None
     sync: Sync | None = None
     counted: tuple[Counted, ...] = ()
+    refused: int = 0
+    """Steps that an engine refused."""
+    refused_tokens: int = 0
+    """The longest prompt among them, where it was told."""
+    failed: int = 0
+    """Trajectories that ended by a failure or were aborted."""
+    spoiled: frozenset[str] = frozenset()
+    """Groups that lost a sample to that."""
     gather_s: float = 0.0
     """From the first to the last worker's last live instant."""
 
@@ -85,8 +95,10 @@ def signals(
     counted: Sequence[Counted] = (),
     dropped: int = 0,
     of_steps: pl.DataFrame | None = None,
+    trajectories: pl.DataFrame | None = None,
 ) -> Signals:
     """Signals of the rows that *facts* were gathered from; *of_steps* are their sums()."""
+    failed = _failed(trajectories)
     of_steps = sums(steps, {}) if of_steps is None else of_steps
     total = of_steps.select(pl.col(_SUMMED).sum()).row(0, named=True)
     by_worker = _tokens(facts, steps)
@@ -109,8 +121,18 @@ def signals(
         loop=_loop(tool_calls),
         sync=_sync(facts, fleet),
         counted=tuple(counted),
+        refused=total["refused"],
+        refused_tokens=int(of_steps["refused_tokens"].max() or 0),  # pyright: ignore[reportArgumentType]
+        failed=len(failed),
+        spoiled=frozenset(group for name in failed if (group := facts.groups.get(name))),
         gather_s=_gather_s(facts),
     )
+
+
+def _failed(trajectories: pl.DataFrame | None) -> list[str]:
+    if trajectories is None:
+        return []
+    return trajectories.filter(pl.col("outcome").is_in(FAILURES))["trajectory_id"].to_list()
 
 
 def _outside_syncs(steps: pl.DataFrame, fleet: pl.DataFrame | None) -> pl.DataFrame:

@@ -89,4 +89,9 @@ CACHE_LOST: Final = _t(
 INVALID_LOOP: Final = _t(
     "INVALID_LOOP", 8, "calls", "tool calls of one trajectory that failed in a row"
 )
+REFUSED: Final = _t("REFUSED", 0.005, "of all steps", "an engine answered 400, 413 or 422")
+SPOILED: Final = _t(
+    "SPOILED", 0.1, "of all groups",
+    "a sample failed or was aborted (miles#2800: 5 % of samples spoil a third of groups of 8)",
+)  # fmt: skip
 SEVERE: Final = _t("SEVERE", 0.4, "lost", "from here on a finding is high, below medium")

@@ -57,7 +57,7 @@ _FOUND: Final = (
 _CAME: Final = " UNION ALL ".join(_FOUND.format(table=table) for table in ("markers", "spans"))
 _NARROW: Final = (
     "SELECT trajectory_id, group_id, task, start_ns, root_end_ns AS end_ns,"
-    " CASE WHEN root_end_ns IS NULL THEN 'running' ELSE 'finished' END AS state"
+    " CASE WHEN root_end_ns IS NULL THEN 'running' ELSE 'finished' END AS state, outcome"
     " FROM rolled_trajectories WHERE run_id = ? AND rollout_id = ?"
 )
 """The view's rows of a rollout that runs, for a fifth of the time."""

@@ -104,7 +104,7 @@ COLUMNS: Final[dict[str, Sequence[str]]] = {
     ),
 }  # fmt: skip
 """What the accounting reads of each view, beside rollout_id: a third of a wide row."""
-_OF_TRAJECTORIES: Final = "trajectory_id, group_id, task, start_ns, end_ns, state"
+_OF_TRAJECTORIES: Final = "trajectory_id, group_id, task, start_ns, end_ns, state, outcome"
 SAID: Final = {"hidden_s": pl.Float64, "exposed_s": pl.Float64, "state": pl.String}
 """Columns that only the views have."""
 _FLEET_SCHEMA: Final = {

@@ -153,6 +153,7 @@ class Result:
                 counted=self.counted,
                 dropped=self.reading.dropped,
                 of_steps=self.sums,
+                trajectories=self.reading.trajectories,
             )
 
     @cached_property

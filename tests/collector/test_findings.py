@@ -39,6 +39,7 @@ def step(t: str, w: int, start: int, *parts: int | None, index: int = 0) -> Row:
 def case(
     steps: list[Row], tools: list[Row] | None = None, *, fleet: list[Activity] | None = None,
     provisional: bool = False, unit: int = 1, counters: list[Row] | None = None,
+    outcomes: dict[str, str] | None = None,
 ) -> Case:  # fmt: skip
     """Four workers over [0, 1000) units of time."""
     owners = {row["trajectory_id"] for row in steps}
@@ -50,7 +51,13 @@ def case(
         "tool_calls": frame("tool_calls", tools or []),
         "moves": frame("moves", []),
         "workers": frame("workers", workers),
-        "trajectories": frame("trajectories", [{"trajectory_id": t} for t in sorted(owners)]),
+        "trajectories": frame(
+            "trajectories",
+            [
+                {"trajectory_id": t, "group_id": "g", "outcome": (outcomes or {}).get(t)}
+                for t in sorted(owners)
+            ],
+        ),
     }
     rollout = {"start_ns": 0, "end_ns": None if provisional else 1000 * unit, "gpus": 4}
     found = gather(rollout, **frames, now_ns=1000 * unit, fleet=fleet or [])  # pyright: ignore[reportArgumentType]
@@ -68,6 +75,7 @@ def case(
         tool_calls=frames["tool_calls"],
         fleet=pl.DataFrame(rows) if rows else None,
         counted=counted(accounts, polls(counters or [])),
+        trajectories=frames["trajectories"],
     )
     return Case(accounts, split, parts, provisional, seen, spare(accounts))
 
@@ -229,6 +237,10 @@ PLANTED = {
         fleet=[Activity(f"w{w}", "weight_sync", 0, 300) for w in range(4)],
     ),
     "telemetry-gaps": unseen,
+    "refused-steps": lambda: case(
+        [*healthy(), step("t00", 0, 985, 0, 0, 0, 0, index=1) | {"error_type": "http_400"}]
+    ),
+    "group-waste": lambda: case(healthy(), outcomes={"t00": "aborted", "t01": "finished"}),
 }
 
 

@@ -15,6 +15,7 @@ from heddle.collector import records
 from heddle.collector.accounting import account
 from heddle.collector.activities import Activity
 from heddle.collector.blame import blame
+from heddle.collector.counters import counted
 from heddle.collector.decompose import decompose
 from heddle.collector.facts import gather
 from heddle.collector.findings.case import Case
@@ -49,19 +50,27 @@ def tool(t: str, name: str, start_s: float, end_s: float) -> Row:
 
 def case(
     gpus: int, wall_s: float, steps: list[Row], tools: list[Row] | None = None,
-    sync_s: tuple[float, float] | None = None,
+    sync_s: tuple[float, float] | None = None, outcomes: dict[str, str] | None = None,
+    counters: list[Row] | None = None,
 ) -> Case:  # fmt: skip
     end_ns = round(wall_s * S)
     workers = [
         {"worker_id": f"w{w}", "degree": 1, "start_ns": 0, "end_ns": end_ns} for w in range(gpus)
     ]
     names = sorted({row["trajectory_id"] for row in (*steps, *(tools or []))})
+    groups = {row["trajectory_id"]: row["group_id"] for row in steps}
     frames = {
         "steps": frame("steps", steps),
         "tool_calls": frame("tool_calls", tools or []),
         "moves": frame("moves", []),
         "workers": frame("workers", workers),
-        "trajectories": frame("trajectories", [{"trajectory_id": t} for t in names]),
+        "trajectories": frame(
+            "trajectories",
+            [
+                {"trajectory_id": t, "group_id": groups.get(t), "outcome": (outcomes or {}).get(t)}
+                for t in names
+            ],
+        ),
     }
     paused = [round(at * S) for at in sync_s or ()]
     fleet = [
@@ -77,6 +86,8 @@ def case(
         steps=frames["steps"],
         tool_calls=frames["tool_calls"],
         fleet=pl.DataFrame(syncs) if syncs else None,
+        counted=counted(accounts, pl.DataFrame(counters)) if counters else (),
+        trajectories=frames["trajectories"],
     )
     parts = decompose(facts, frames["steps"], {})
     split = blame(accounts, facts.groups)
@@ -214,3 +225,93 @@ def test_case_21_and_22_resident_requests_are_never_called_idle(gap_s: float):
     found = case(2, 100, steps)
     assert found.accounts.busy_ns / found.accounts.total_gpu_ns >= 0.998
     assert rules(found) == []
+
+
+@pytest.mark.parametrize("margin", [0, 2])
+def test_case_2_a_gate_that_moves_too_often_loses_caches_and_a_margin_keeps_them(margin: int):
+    """verl#6533, #7435: aggressive thresholds regressed long contexts; a margin of 2 mends it."""
+    steps: list[Row] = []
+    for k in range(16):
+        home = k % 4
+        for index in range(8):
+            # The gate moves a session whenever loads differ by more than its margin: by 1 here.
+            home = (home + 1) % 4 if margin < 1 else home
+            prompt = 4_000 + 2_000 * index
+            cached = prompt - 2_000 if margin and index else 0
+            at = 10.0 * index
+            steps.append(step(f"t{k:02d}", home, at, at + 10, index, input_tokens=prompt,
+                              cached_tokens=cached, output_tokens=400))  # fmt: skip
+    found = case(4, 80, steps)
+    if margin:
+        assert rules(found) == []
+        return
+    assert rules(found) == ["cache-lost"]
+    # 112 moves; each pays for the whole prompt before, 7 x (4,000 ... 16,000) tokens of 16.
+    assert "112 of 128 steps changed worker and prefilled 1,120,000 tokens again" in title(
+        found, "cache-lost"
+    )
+
+
+def test_case_3_equal_hit_rates_and_eleven_percent_apart_are_a_matter_of_balance():
+    """Gym#2570: 12 engines, 13:57 with hit rate 91.6 %, 15:39 with 91.8 %."""
+    level = [837.0] * 12
+    skewed = [939.0 if w == 0 else 837.0 - 102 / 11 for w in range(12)]
+    idle: list[float] = []
+    for ends in (level, skewed):
+        wall_s = max(ends)
+        steps = [step(f"t{w}-{k}", w, 0, end, input_tokens=1000, cached_tokens=917)
+                 for w, end in enumerate(ends) for k in range(8)]  # fmt: skip
+        found = case(12, wall_s, steps)
+        assert rules(found) == []
+        idle.append(found.accounts.gpu_ns["tail_bubble"] / found.accounts.total_gpu_ns)
+    assert idle[0] == 0
+    assert 0.1 < idle[1] < 0.12
+
+
+@pytest.mark.parametrize(("usage", "retracted"), [(0.94, 0), (0.96, 0), (0.96, 40)])
+def test_case_18_token_usage_near_full_alone_is_no_finding_and_retractions_are(
+    usage: float, retracted: int
+):
+    """sglang#14972, #6778: decode lines at a token usage of .94 to .96."""
+    steps = [step(f"t{k}", 0, 10.0 * i, 10.0 * (i + 1), i) for k in range(20) for i in range(10)]
+    polls = [
+        {"worker_id": "w0", "at_ns": at * 10 * S, "ok": True, "forward_s": None, "idle_s": 0.0,
+         "retracted": retracted * at / 10, "running": 20.0, "queue": 0.0, "kv_usage": usage}
+        for at in range(11)
+    ]  # fmt: skip
+    found = case(1, 100, steps, counters=polls)
+    assert found.signals.counted[0].kv_usage == usage
+    assert rules(found) == (["kv-full"] if retracted else [])
+    if retracted:
+        assert "engines took requests back 40 times in 200 steps" in title(found, "kv-full")
+
+
+def test_case_23_five_percent_of_aborts_spoil_a_third_of_the_groups_of_eight():
+    """miles#2800: p = 5 % infrastructure aborts, n = 8: 1 - 0.95**8 of groups are made anew."""
+    spoiled = round((1 - 0.95**8) * 100)
+    steps = [
+        step(f"g{g:03d}-{k}", g % 4, 0, 100, group_id=f"g{g:03d}")
+        for g in range(100)
+        for k in range(8)
+    ]
+    outcomes = {f"g{g:03d}-0": "aborted" for g in range(spoiled)}
+    outcomes |= {f"g{g:03d}-1": "failed" for g in range(40 - spoiled)}
+    found = case(4, 100, steps, outcomes=outcomes)
+    assert rules(found) == ["group-waste"]
+    said = title(found, "group-waste")
+    assert "34 of 100 groups (34%) lost a sample: 40 of 800 trajectories failed" in said
+    assert "cost 136 busy GPU-s once more" in said
+    assert diagnose(found)[0].lost_share == pytest.approx(0.34)
+
+
+def test_case_24_resumed_steps_that_exceed_the_models_length_are_refused_steps():
+    """slime#2260: 19,202 + 24,576 = 43,778 tokens of 40,960: the engine answers 400."""
+    steps = [step(f"t{w}{k}", w, 0, 100) for w in range(4) for k in range(4)]
+    assert rules(case(4, 100, steps)) == []
+    steps.append(step("resumed", 1, 50, 50.2, input_tokens=19_202, error_type="http_400"))
+    found = case(4, 100, steps)
+    assert rules(found) == ["refused-steps"]
+    assert "1 of 17 steps (HTTP 400, 413 or 422), with prompts of up to 19,202 tokens" in title(
+        found, "refused-steps"
+    )
+    assert "context + max_new_tokens <= max_model_len" in diagnose(found)[0].knob
