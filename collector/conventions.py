@@ -47,6 +47,8 @@ TRAINER: Final = "heddle.trainer"
 """One phase of one trainer step: gen, reward, update_actor ...; `step` is the whole of it."""
 DEVICE: Final = "heddle.device"
 """One sample of one GPU by its own counters (DCGM), zero-length."""
+REPLAY: Final = "heddle.replay"
+"""One rollout replayed under one policy on emulated engines, zero-length."""
 
 HEDDLE_SPANS: Final = (
     START,
@@ -65,6 +67,7 @@ HEDDLE_SPANS: Final = (
     SENDER,
     TRAINER,
     DEVICE,
+    REPLAY,
 )
 FLEET_OPS: Final = (REGROUP, REALLOCATE, WEIGHT_SYNC, DOWN)
 """What no trajectory does and engines stand still for; without a worker id it is all of them, but
@@ -356,6 +359,15 @@ ATTRIBUTES: Final = (
     _a("heddle.counter.running", "double", "", "", "requests running now"),
     _a("heddle.counter.queue", "double", "", "", "requests waiting now"),
     _a("heddle.counter.kv_usage", "double", "", "", "share of KV in use now"),
+    _a("heddle.replay.of", "string", "", "", "what was replayed: RUN/ROLLOUT, file or workload"),
+    _a("heddle.replay.cell", "string", "", "", "which of its seeds"),
+    _a("heddle.replay.policy", "string", "", "", "preset[/choice=policy]"),
+    _a("heddle.replay.makespan_s", "double", "", "s", "emulated, under that policy"),
+    _a("heddle.replay.bound_s", "double", "", "s", "no policy ends sooner"),
+    _a("heddle.replay.idle_gpu_s", "double", "", "GPU s", "of GPUs with nothing to do"),
+    _a("heddle.replay.held_s", "double", "", "s", "trajectories waited in the controller"),
+    _a("heddle.replay.moves", "int", "", "", "trajectories moved"),
+    _a("heddle.replay.engines", "string", "", "", "hash of the emulated engines' parameters"),
     _a("heddle.device.host", "string", "", "", "the machine a GPU is in"),
     _a("heddle.device.gpu", "string", "", "", "which GPU of that machine"),
     _a("heddle.device.sm_active", "double", "", "", "share of SMs with work since the last sample"),

@@ -6,15 +6,20 @@ import math
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heddle.app import checks, recorded, show
+from heddle.app.collecting import tokens
 from heddle.app.commands.connect import collector_client
 from heddle.app.errors import fail
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
+from heddle.app.replay_on_ray import spread
+from heddle.app.replayed import save
+from heddle.app.settings import load
 from heddle.controller.emulator.workload import TrajectorySpec
 
 
@@ -33,7 +38,9 @@ def compare(
         for cell in _cells(source, {**asked, "gpus": gpus})
         for policy in policies
     ]
-    rows = _played(jobs, asked["workers"])
+    rows = _played(jobs, asked["workers"], asked["ray"])
+    if asked["save"]:
+        _save(rows, source, asked)
     if len(fleets) > 1:
         rows = [{**row, "policy": f"{row['policy']} on {row['gpus']}"} for row in rows]
     told = summary(rows)
@@ -47,22 +54,34 @@ def compare(
     )
 
 
-def _played(jobs: Sequence[tuple[Cell, str]], workers: int) -> list[dict[str, Any]]:
-    """Rows in the order of the jobs; each is a process of its own where there are several."""
+def _played(
+    jobs: Sequence[tuple[Cell, str]], workers: int, ray: str | None
+) -> list[dict[str, Any]]:
+    """Rows in the order of the jobs: here, in processes, or as tasks of a Ray cluster."""
     rows: list[dict[str, Any]] = []
     detailed = partial(play, detail=True)
-    with show.steps("paired replay", "rollouts") as done:
-        if workers == 1:
-            for cell, policy in jobs:
-                rows.append(detailed(cell, policy))
-                done(len(rows), len(jobs))
-            return rows
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            for row in pool.map(detailed, *zip(*jobs, strict=True)):
-                rows.append(row)
-                done(len(rows), len(jobs))
+    with show.steps("paired replay", "rollouts") as done, ExitStack() as exits:
+        if ray is not None:
+            results = spread(jobs, ray)
+        elif workers == 1:
+            results = map(detailed, *zip(*jobs, strict=True))
+        else:
+            context = multiprocessing.get_context("spawn")
+            pool = exits.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            results = pool.map(detailed, *zip(*jobs, strict=True))
+        for row in results:
+            rows.append(row)
+            done(len(rows), len(jobs))
     return rows
+
+
+def _save(
+    rows: Sequence[dict[str, Any]], source: Mapping[str, Any], asked: Mapping[str, Any]
+) -> None:
+    of = source["rollout"] or (source["file"].name if source["file"] else source["workload"])
+    settings = load({"collector": asked["collector"], "otlp": asked["otlp"]})
+    save(rows, of, settings.otlp_url, tokens(settings.collect).ingest)
+    show.say(f"saved {len(rows)} replays; read them with: heddle export replays replays.csv")
 
 
 def fleets_of(spelled: str | None) -> list[int]:

@@ -24,6 +24,7 @@ TYPER = options.help_with(
     "heddle replay traces.parquet --controller http://gpu1:8600 --vocabulary 151000",
     "heddle replay --policies verl,heddle --rollout run-1/3 --error 0.6",
     "heddle replay --policies heddle --gpus 8,16,32 --barrier first:200 --workers 2",
+    "heddle replay --policies verl,heddle --rollout run-1/3 --save --ray local",
 )
 SPEED: Final = 100.0
 """Of the embedded fleet: recorded tool waits add up to hours, and nobody watches a replay."""
@@ -53,6 +54,10 @@ Arrivals = Annotated[
 GpusList = Annotated[
     str | None, typer.Option(help="GPUs of the fleet; several to compare fleets: 32,64,128.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(help="Compare on a Ray cluster: its address, or `local`.", metavar="ADDRESS"),
+]
 MaxContext = Annotated[int | None, typer.Option(help="Cut contexts to so many tokens.", min=1)]
 MaxToolWait = Annotated[
     float | None,
@@ -81,6 +86,10 @@ def run(
     barrier: Barrier = "all",
     arrivals: Arrivals = 0.0,
     workers: Annotated[int, typer.Option(help="Processes that compare.", min=1)] = 1,
+    ray: Ray = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the comparison in the store: query `replays`.")
+    ] = False,
     gpus: GpusList = None,
     model: options.Model = None,
     data: options.Data = None,
@@ -102,9 +111,9 @@ def run(
     fleets = fleets_of(gpus)
     if policies is not None:
         fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers}
-        fleet |= {"barrier": barrier, "arrivals_s": arrivals}
+        fleet |= {"barrier": barrier, "arrivals_s": arrivals, "ray": ray}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
-        first = {"seed": seed, "seeds": seeds, "collector": collector}
+        first = {"seed": seed, "seeds": seeds, "collector": collector, "otlp": otlp, "save": save}
         return compare(policies.split(","), source, {**fleet, **first}, json=json)
     one = None if gpus is None else fleets[0]
     flags = {"data": data, "fleet.gpus": one, "fleet.model": model, "token_file": token_file}

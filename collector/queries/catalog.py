@@ -32,6 +32,7 @@ QUERIES: Final[dict[str, Query]] = {
         rollouts.INGEST_LAG,
         rollouts.SWITCHES,
         rollouts.PLANS,
+        rollouts.REPLAYS,
         gpu_time.PARTITION,
         gpu_time.ACCOUNTS,
         gpu_time.STRIPS,

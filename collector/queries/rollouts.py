@@ -69,3 +69,28 @@ PLANS = Query(
     ),
     order="at_ns DESC, run_id, span_id",
 )
+_SAID = {
+    "of": "VARCHAR",
+    "cell": "VARCHAR",
+    "policy": "VARCHAR",
+    "makespan_s": "DOUBLE",
+    "bound_s": "DOUBLE",
+    "idle_gpu_s": "DOUBLE",
+    "held_s": "DOUBLE",
+    "moves": "BIGINT",
+    "engines": "VARCHAR",
+}
+REPLAYS = Query(
+    name="replays",
+    meaning="Paired replays that were saved, policy by policy; latest first.",
+    filters=("run", "since", "until"),
+    sql=(
+        "SELECT run_id, span_id, start_ns, start_ns AS at_ns, gpus, layout, predicted_makespan_s, "
+        + ", ".join(
+            f"CAST(attrs['heddle.replay.{name}'] AS {kind}) AS {name}"
+            for name, kind in _SAID.items()
+        )
+        + " FROM (SELECT * FROM everything WHERE op = 'heddle.replay') {where}"
+    ),
+    order="at_ns DESC, span_id",
+)

@@ -117,6 +117,7 @@ def test_more_gpus_are_a_row_of_their_own_against_the_first(capsys):
     asked = {
         "gpus": fleets_of("2,4"), "model": "Qwen3-14B", "error": None, "workers": 1,
         "barrier": "all", "arrivals_s": 0.0, "seed": 0, "seeds": 1, "collector": None,
+        "ray": None, "save": False,
     }  # fmt: skip
     compare(["verl"], source, asked, json=True)
     told = json.loads(capsys.readouterr().out)["summary"]
