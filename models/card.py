@@ -19,7 +19,7 @@ NOT_FOR = (
 )
 
 
-def write_card(draft: Draft, table: pl.DataFrame) -> str:
+def write_card(draft: Draft, table: pl.DataFrame, standing: pl.DataFrame) -> str:
     """Fingerprint, splits, held-out metrics per step, features, and what it is not for."""
     trained = draft.trained
     args: dict[str, Any] = trained.get("args", {})
@@ -39,6 +39,8 @@ def write_card(draft: Draft, table: pl.DataFrame) -> str:
         "\n".join(facts),
         "## Held-out metrics per step (difference with its 90 % interval)",
         markdown(table),
+        "## All candidates, held out, means over the steps",
+        candidates(standing),
         "## Steps and tool seconds (held out, mean error of the logarithm)",
         heads(draft.metrics),
         "## Features",
@@ -47,6 +49,15 @@ def write_card(draft: Draft, table: pl.DataFrame) -> str:
         "\n".join(f"- {sentence}" for sentence in NOT_FOR),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def candidates(standing: pl.DataFrame) -> str:
+    """One row a candidate, one column a metric."""
+    wide = standing.pivot(on="metric", index="candidate", values="value", maintain_order=True)
+    lines = [f"| candidate | {' | '.join(NAMES)} |", "|---" * (len(NAMES) + 1) + "|"]
+    for row in wide.iter_rows(named=True):
+        lines.append(f"| {row['candidate']} | {' | '.join(f'{row[n]:.4g}' for n in NAMES)} |")
+    return "\n".join(lines)
 
 
 def heads(metrics: Mapping[str, float]) -> str:

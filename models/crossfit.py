@@ -39,6 +39,7 @@ class Crossfit:
     learned: Floats
     history: Floats
     weights: Weights
+    fold: NDArray[np.int64]
     outlook: dict[str, float]
     """Held-out errors of the heads for steps and tool seconds, and without them (`_simple`)."""
 
@@ -71,7 +72,7 @@ def crossfit(
     trust, errors = trusted(outlook, x, targets(rows), censored)
     progress(1.0, "comparing on held-out groups")
     weights = replace(together(nets), widen=np.array(widen), heads_trust=trust)
-    return Crossfit(rows, x, learned, history_log_quantiles(x), weights, errors)
+    return Crossfit(rows, x, learned, history_log_quantiles(x), weights, fold, errors)
 
 
 def together(nets: Sequence[Weights]) -> Weights:

@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from heddle.models.lognormal import remaining_many
 from heddle.models.types import Query
 
 Floats = NDArray[np.float64]
@@ -54,6 +55,11 @@ PLAIN: Final = (
     Feature("prior_log_low", "ln ratio", "history's p50 over its p10"),
     Feature("prior_log_high", "ln ratio", "history's p90 over its p50"),
     Feature("prior_steps_left", "ln ratio", "history's mean steps over steps so far, both + 1"),
+    Feature(
+        "prior_step_path",
+        "ln ratio",
+        "remaining by history's steps and tokens a step, over its remaining tokens",
+    ),
     *(
         Feature(f"tool_{i}", "0 or 1", "latest tool called, by hash of its name")
         for i in range(TOOL_BUCKETS)
@@ -61,8 +67,16 @@ PLAIN: Final = (
 )
 
 FEATURES: Final = LOGGED + PLAIN
-PRIOR: Final = ("prior_log_p10", "prior_log_p50", "prior_log_p90", "prior_samples", "prior_steps")
-"""What history adds to the columns of a query; `prior_steps` is 0 where it has none."""
+PRIOR: Final = (
+    "prior_log_p10", "prior_log_p50", "prior_log_p90", "prior_samples", "prior_steps", "prior_mu",
+    "prior_sigma",
+)  # fmt: skip
+"""What history adds to the columns of a query; `prior_steps` is 0 where it has none, mu and sigma
+are of ln total tokens."""
+OWN_PACE: Final = 4.0
+"""Steps after which a trajectory's own tokens a step count as much as its siblings': within one
+they vary by 0.7 (log), between trajectories of a group by 0.2 to 0.3."""
+PATH_LIMIT: Final = 3.0
 COLUMNS: Final = (
     "prompt_tokens", "context_tokens", "tokens_so_far", "steps_so_far", "last_output_tokens",
     "max_output_tokens", "last_observation_tokens", "tool_calls_so_far", "tool_s_so_far",
@@ -99,9 +113,25 @@ def matrix(columns: Mapping[str, Floats]) -> Floats:
         middle - columns["prior_log_p10"],
         columns["prior_log_p90"] - middle,
         np.where(columns["prior_steps"] > 0, expected, 0.0),
+        _step_path(columns),
     ]
     tools = [(columns["tool_bucket"] == i).astype(np.float64) for i in range(TOOL_BUCKETS)]
     return np.stack([*logged, *plain, *tools], axis=1)
+
+
+def _step_path(columns: Mapping[str, Floats]) -> Floats:
+    """Who has taken k steps has more than k: steps survive as tokens do, and each writes as many
+    tokens as the group's, or by and by as its own."""
+    known = columns["prior_steps"] > 0
+    whole, sigma = np.where(known, columns["prior_steps"], 1.0), columns["prior_sigma"]
+    k, half = columns["steps_so_far"], sigma**2 / 2
+    left = remaining_many(np.log(whole) - half, sigma, k)[:, 1]
+    theirs = columns["prior_mu"] + half - np.log(whole)
+    own = np.log(np.maximum(columns["tokens_so_far"], 1.0) / np.maximum(k, 1.0))
+    trust = k / (k + OWN_PACE)
+    path = np.log(np.maximum(left, 1.0)) + (1.0 - trust) * theirs + trust * own
+    off = np.clip(path - columns["prior_log_p50"], -PATH_LIMIT, PATH_LIMIT)
+    return np.where(known, off, 0.0)
 
 
 def documented() -> str:

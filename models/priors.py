@@ -73,7 +73,9 @@ def with_priors(
         for own in siblings:
             others = _shown([s for s in siblings if s is not own], hide)
             laws[own.at] = _law(task, others, history)
-    named = pl.DataFrame(laws, schema=["mu", "sigma", "prior_samples", "prior_steps"], orient="row")
+    named = pl.DataFrame(
+        laws, schema=["prior_mu", "prior_sigma", "prior_samples", "prior_steps"], orient="row"
+    )
     joined = rows.join(samples.select(*KEY).hstack(named), on=KEY, maintain_order="left")
     return joined.with_columns(_quantiles(joined))
 
@@ -118,7 +120,8 @@ def _law(
 
 def _quantiles(joined: pl.DataFrame) -> list[pl.Series]:
     arrays: list[NDArray[np.float64]] = [
-        joined[name].cast(pl.Float64).to_numpy() for name in ("mu", "sigma", "tokens_so_far")
+        joined[name].cast(pl.Float64).to_numpy()
+        for name in ("prior_mu", "prior_sigma", "tokens_so_far")
     ]
     lengths = remaining_many(*arrays)
     logs = np.log(np.maximum(lengths[:, :3], 1.0))

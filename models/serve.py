@@ -20,6 +20,7 @@ from heddle.collector.conventions import VERSION
 from heddle.models.errors import ArtifactError
 from heddle.models.features import FEATURES, Floats, columns_of, matrix
 from heddle.models.history import GroupHistory
+from heddle.models.lognormal import remaining_many
 from heddle.models.types import Length, Outlook, Query
 
 PRIOR_AT: Final = tuple(
@@ -167,8 +168,10 @@ class Learned:
 
     def _priors(self, queries: Sequence[Query]) -> dict[str, Floats]:
         history = self.history
-        priors = history.predict_many(queries)
-        logs = np.log(np.maximum([[p.p10, p.p50, p.p90] for p in priors], 1.0))
+        laws = np.array([(law.mu, law.sigma) for law in map(history.total, queries)])
+        so_far = np.array([float(query.tokens_so_far) for query in queries])
+        lengths = remaining_many(laws[:, 0], laws[:, 1], so_far)
+        logs = np.log(np.maximum(lengths[:, :3], 1.0))
         steps = [history.mean_steps(q.group, q.task) or 0.0 for q in queries]
         return {
             "prior_log_p10": logs[:, 0],
@@ -176,6 +179,8 @@ class Learned:
             "prior_log_p90": logs[:, 2],
             "prior_samples": np.array([float(history.samples(q.group)) for q in queries]),
             "prior_steps": np.array(steps),
+            "prior_mu": laws[:, 0],
+            "prior_sigma": laws[:, 1],
         }
 
 

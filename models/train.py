@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from heddle.models import crossfit as cf
+from heddle.models.candidates import guesses, standing
 from heddle.models.card import write_card
 from heddle.models.dataset import Dataset, rollouts_of
 from heddle.models.errors import ArtifactError, DatasetError, RegistryError
@@ -111,6 +112,8 @@ def train(
     with _torch_threads(args.threads):
         fitted = cf.crossfit(dataset.rows, args.split, args.folds, args.fit(), report)
     verdict = judge(comparisons(fitted, registry, args))
+    others = guesses(fitted.rows, fitted.fold) | {"group history": fitted.history}
+    table = standing(others | {"learned": fitted.learned}, fitted.rows)
     draft = Draft(
         fitted.weights,
         dataset.fingerprint,
@@ -120,7 +123,7 @@ def train(
         _facts(dataset, args),
         verdict.table.to_dicts(),
     )
-    version = registry.save(draft, write_card(draft, verdict.table))
+    version = registry.save(draft, write_card(draft, verdict.table, table))
     report(1.0, verdict.because)
     place = str(registry.folder / "versions" / version.version)
     return TrainResult(version, verdict, time.monotonic() - began, place)

@@ -23,6 +23,7 @@ BENCHES: Final[dict[str, str]] = {
     "ingest": "heddle.app.bench.ingest",
     "query": "heddle.app.bench.query",
     "route": "heddle.app.bench.route",
+    "predict": "heddle.app.bench.predict",
 }
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 
@@ -50,7 +51,7 @@ class Figure:
 class Runner(Protocol):
     """A bench."""
 
-    def __call__(self, *, quick: bool, say: Say) -> dict[str, Figure]: ...
+    def __call__(self, *, quick: bool, say: Say, **more: Any) -> dict[str, Figure]: ...
 
 
 def load(name: str) -> Runner:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ TYPER = options.help_with("heddle bench demo --quick", "heddle bench all")
 def run(
     name: Annotated[str, typer.Argument(help="A bench, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="One run, in about a minute.")] = False,
+    traces: Annotated[
+        Path | None, typer.Option(help="Folder of normalised traces, for predict.", metavar="DIR")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Measure Heddle on this machine.
@@ -22,13 +26,17 @@ def run(
     """
     from heddle.app import show
     from heddle.app.bench import figures
+    from heddle.app.errors import fail
 
+    if traces is not None and name != "predict":
+        fail(f"--traces is for `heddle bench predict`, not for {name}")
+    more: dict[str, Any] = {} if traces is None else {"traces": traces}
     names = list(figures.BENCHES) if name == "all" else [name]
     benches = {each: figures.load(each) for each in names}
     told = []
     for each, bench in benches.items():
         with show.spinner(f"bench {each}"):
-            told.append(figures.document(each, bench(quick=quick, say=show.say)))
+            told.append(figures.document(each, bench(quick=quick, say=show.say, **more)))
     if json:
         show.as_json(told if name == "all" else told[0])
     else:

@@ -109,12 +109,22 @@ def workload_hash(trajectories: Sequence[TrajectorySpec]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Latents:
+    """What a prompt is like before any of its samples is drawn."""
+
     index: int
     group_id: str
     effect: float
+    """Standard deviations by which its samples are longer than the middle prompt's."""
     prompt_tokens: int
     tokens_a_step: float
+
+
+def latents(preset: str, *, group: int, seed: int = 0) -> Latents:
+    """Those of one group of `generate`."""
+    if preset not in PRESETS:
+        raise UnknownPreset(preset)
+    return _group(PRESETS[preset], group, seed)
 
 
 def _rng(law: Preset, *key: int) -> np.random.Generator:
@@ -122,12 +132,12 @@ def _rng(law: Preset, *key: int) -> np.random.Generator:
     return np.random.default_rng([name, *key])
 
 
-def _group(law: Preset, index: int, seed: int) -> _Group:
+def _group(law: Preset, index: int, seed: int) -> Latents:
     block, place = divmod(index, STRATA)
     strata = _rng(law, seed, 1, block).permutation(STRATA)
     rng = _rng(law, seed, 2, index)
     quantile = (int(strata[place]) + float(rng.uniform(0.02, 0.98))) / STRATA
-    return _Group(
+    return Latents(
         index=index,
         group_id=f"{law.name}-{seed}-g{index:04d}",
         effect=NormalDist().inv_cdf(quantile),
@@ -136,7 +146,7 @@ def _group(law: Preset, index: int, seed: int) -> _Group:
     )
 
 
-def _trajectory(law: Preset, group: _Group, sample: int, seed: int, epoch: int) -> TrajectorySpec:
+def _trajectory(law: Preset, group: Latents, sample: int, seed: int, epoch: int) -> TrajectorySpec:
     rng = _rng(law, seed, 3, group.index, epoch, sample)
     wanted = _output_tokens(law, group, rng)
     steps_wanted = max(1, round(wanted / (group.tokens_a_step * float(rng.lognormal(0.0, 0.2)))))
@@ -154,7 +164,7 @@ def _trajectory(law: Preset, group: _Group, sample: int, seed: int, epoch: int) 
     )
 
 
-def _output_tokens(law: Preset, group: _Group, rng: np.random.Generator) -> int:
+def _output_tokens(law: Preset, group: Latents, rng: np.random.Generator) -> int:
     between, within = law.between_share**0.5, (1.0 - law.between_share) ** 0.5
     effect = between * group.effect + within * float(rng.standard_normal())
     return max(1, round(law.output.median * exp(law.output.sigma * effect)))

@@ -79,8 +79,8 @@ def test_a_trajectory_is_never_its_own_prior(frames):
     before, after = with_priors(rows, history), with_priors(changed, history)
     own = pl.col("trajectory_id") == "t3-1"
     sibling = pl.col("trajectory_id") == "t3-2"
-    assert before.filter(own)["mu"].equals(after.filter(own)["mu"])
-    assert (after.filter(sibling)["mu"] > before.filter(sibling)["mu"]).all()
+    assert before.filter(own)["prior_mu"].equals(after.filter(own)["prior_mu"])
+    assert (after.filter(sibling)["prior_mu"] > before.filter(sibling)["prior_mu"]).all()
 
 
 def test_truncated_siblings_raise_the_prior_and_count_as_no_sample(frames):

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from heddle.models.candidates import sibling_means
 from heddle.models.crossfit import crossfit
 from heddle.models.dataset import from_traces
 from heddle.models.evaluate import Held, compare, spearman
@@ -16,18 +17,6 @@ from heddle.models.train import Args
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 SLACK = 0.02
-
-
-def sibling_means(rows: pl.DataFrame) -> np.ndarray:
-    """Mean ln total of the other samples of the group; the grand mean where there is none."""
-    whole = rows.group_by("trajectory_id", maintain_order=True).agg(
-        pl.col("group_id", "total_tokens").first()
-    )
-    log = pl.col("total_tokens").clip(lower_bound=1).log()
-    others = (log.sum() - log).over("group_id") / (pl.len().over("group_id") - 1)
-    means = whole.select("trajectory_id", siblings=others.fill_nan(None))
-    means = means.with_columns(pl.col("siblings").fill_null(pl.col("siblings").mean()))
-    return rows.join(means, on="trajectory_id", maintain_order="left")["siblings"].to_numpy()
 
 
 @pytest.mark.parametrize("name", ["tau_bench", "tau2_whissle"])

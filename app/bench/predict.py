@@ -1,0 +1,177 @@
+"""How good is the length predictor, how near to the best that anybody could do, and how fast?
+
+Generated workloads with an oracle's ceiling; with `--traces DIR` the real sets too. Times are CPU
+seconds, which a busy machine stretches less than its wall clock.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import polars as pl
+
+from heddle.app.bench import predict_sets as sets
+from heddle.app.bench.figures import Figure, Say
+from heddle.controller.emulator.workload import generate
+from heddle.models.crossfit import crossfit
+from heddle.models.dataset import ask
+from heddle.models.history import GroupHistory
+from heddle.models.priors import history_of
+from heddle.models.registry import Registry
+from heddle.models.serve import Learned
+from heddle.models.train import Args, train
+from heddle.models.types import Query
+
+PRESETS: Final = ("coding", "search", "math")
+GROUPS, FEW_GROUPS = 96, 32
+ROWS: Final = 100_000
+ASKED: Final = (1, 512)
+TIMES: Final = 30
+
+
+def run(*, quick: bool, say: Say, traces: Path | None = None) -> dict[str, Figure]:
+    """Everything; --quick is one preset on a third of the groups and a tenth of the rows."""
+    groups, presets = (FEW_GROUPS, PRESETS[2:]) if quick else (GROUPS, PRESETS)
+    figures: dict[str, Figure] = {}
+    for preset in presets:
+        figures |= _generated(preset, groups, say)
+    figures |= _speed(ROWS // 10 if quick else ROWS, say)
+    if traces is not None:
+        figures |= _real(traces, sets.REAL[:1] if quick else sets.REAL, say)
+    return figures
+
+
+def _generated(preset: str, groups: int, say: Say) -> dict[str, Figure]:
+    found = sets.generated(preset, groups)
+    ceiling = sets.oracle_of(preset, groups, found)
+    rows: dict[int, tuple[Any, Any]] = {}
+    for k, told in ceiling.items():
+        at = found.at(k)
+        rows[k] = sets.ranks(found.chosen[at], found.truth[at]), sets.ranks(told, found.truth[at])
+        (s, r, c), (top_s, top_r, _) = rows[k]
+        say(
+            f"{preset} k={k} n={len(at)}: Spearman {s:.3f} (oracle {top_s:.3f}), recall of the "
+            f"longest fifth {r:.3f} ({top_r:.3f}), coverage {c:.0%}"
+        )
+    late = [k for k in rows if k >= 2]
+    covered = [rows[k][0][2] for k in rows]
+    who = "the learned one" if found.accepted else "group history, which the gate kept"
+    note = f"worst of k = {', '.join(map(str, late))}; {who}; {groups} groups of 16"
+    return {
+        f"{preset}_spearman_of_oracle": Figure(
+            min(rows[k][0][0] / rows[k][1][0] for k in late), "x", 0.9, "higher", note
+        ),
+        f"{preset}_recall20_of_oracle": Figure(
+            min(rows[k][0][1] / rows[k][1][1] for k in late), "x", 0.9, "higher", note
+        ),
+        f"{preset}_coverage_off": Figure(
+            max(abs(c - 0.8) for c in covered), "", 0.05, "lower", "of 0.8, the worst step"
+        ),
+        **_more_is_known(preset, found),
+    }
+
+
+def _more_is_known(preset: str, found: sets.Judged) -> dict[str, Figure]:
+    """Heddle-k on the trajectories that took more than two steps: what each step adds."""
+    by_k = [
+        sets.ranks(found.chosen[at], found.truth[at])[0]
+        for at in (found.at(k, least_steps=2) for k in (1, 2))
+    ]
+    first = found.at(0, least_steps=2)
+    prompt = sets.ranks(sets.prompt_only(found)[first], found.truth[first])[0]
+    note = f"Spearman: prompt only {prompt:.3f}, Heddle-1 {by_k[0]:.3f}, Heddle-2 {by_k[1]:.3f}"
+    return {
+        f"{preset}_heddle1_over_prompt": Figure(by_k[0] - prompt, "", 0.0, "higher", note),
+        f"{preset}_heddle2_over_heddle1": Figure(by_k[1] - by_k[0], "", 0.0, "higher", note),
+    }
+
+
+def _speed(rows: int, say: Say) -> dict[str, Figure]:
+    specs = generate("search", groups=max(rows // 250, 8))
+    dataset = ask(sets.steps_of(specs))
+    say(f"training on {dataset.rows.height:,} rows")
+    with tempfile.TemporaryDirectory() as folder:
+        train_s = _cpu_s(lambda: train(dataset, Args(), Registry(folder)))
+    scaled = train_s * ROWS / dataset.rows.height
+    note = f"CPU, one thread; {dataset.rows.height:,} rows took {train_s:.1f} s"
+    figures = {"train_100k_rows_s": Figure(scaled, "s", 60.0, "lower", note)}
+    few = dataset.rows.filter(pl.col("group_id").is_in(dataset.rows["group_id"].unique()[:16]))
+    net = crossfit(few, "group", 5, Args(epochs=2).fit(), lambda _part, _said: None).weights
+    served = Learned(net, _lived(history_of(dataset.rows), dataset.rows), "bench")
+    for count, target_ms in zip(ASKED, (0.3, 5.0), strict=True):
+        asked = _queries(dataset.rows, count)
+        served.predict_many(asked)
+        times = [_cpu_s(lambda asked=asked: served.predict_many(asked)) for _ in range(TIMES)]
+        figures[f"infer_{count}_ms"] = Figure(
+            median(times) * 1e3, "ms", target_ms, "lower", "CPU, median; every sibling still runs"
+        )
+    return figures
+
+
+def _lived(history: GroupHistory, rows: pl.DataFrame) -> GroupHistory:
+    """With fifteen running siblings around each, the dearest that a rollout asks."""
+    for row in rows.filter(pl.col("steps_so_far") == 1).iter_rows(named=True):
+        history.survives(
+            row["group_id"], row["trajectory_id"], row["tokens_so_far"], task=row["task"]
+        )
+    return history
+
+
+def _queries(rows: pl.DataFrame, count: int) -> list[Query]:
+    some = rows.filter(pl.col("steps_so_far") == 2).head(count)
+    return [
+        Query(
+            group=row["group_id"],
+            run=row["run_id"],
+            task=row["task"],
+            trajectory=row["trajectory_id"],
+            prompt_tokens=row["prompt_tokens"],
+            context_tokens=row["context_tokens"],
+            tokens_so_far=row["tokens_so_far"],
+            steps_so_far=row["steps_so_far"],
+            last_output_tokens=row["last_output_tokens"],
+            max_output_tokens=row["max_output_tokens"],
+            last_tool=row["last_tool"],
+        )
+        for row in some.iter_rows(named=True)
+    ]
+
+
+def _real(folder: Path, names: tuple[str, ...], say: Say) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for name in names:
+        found = sets.real(folder, name)
+        by_k = {k: sets.against_siblings(found, k) for k in (0, 4)}
+        who = "learned" if found.accepted else "group history"
+        note = f"{who}; " + ", ".join(f"k = {k}: {gain:+.3f}" for k, gain in by_k.items())
+        say(f"{name}: {note}")
+        figures[f"{name}_over_siblings"] = Figure(min(by_k.values()), "", -0.02, "higher", note)
+    if len(names) > 1:
+        figures |= _families(folder)
+    return figures
+
+
+def _families(folder: Path) -> dict[str, Figure]:
+    """Recall of the longest fifth where no network saw the trajectory's task family."""
+    found = sets.families(folder)
+    figures: dict[str, Figure] = {}
+    for k in (0, 4):
+        at = found.at(k)
+        ours, history = (
+            sets.ranks(told[at], found.truth[at])[1]
+            for told in (found.fitted.learned, found.fitted.history)
+        )
+        note = f"the learned one, families held out; group history {history:.3f}"
+        figures[f"family_recall20_k{k}"] = Figure(ours, "", history, "higher", note)
+    return figures
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
