@@ -14,7 +14,7 @@ import polars as pl
 from heddle.app import show
 from heddle.app.errors import fail
 from heddle.collector.client import CollectorClient
-from heddle.collector.decompose import PARTS
+from heddle.collector.decompose import PARTS, REWRITTEN
 from heddle.collector.states import STATES
 
 BAR: Final = 40
@@ -65,6 +65,13 @@ def ask(
         "trajectories": client.query("decomposition", **one, law=list(laws)),
         "efficiency": client.query("efficiency", **one),
         "cost": client.query("cost", **one, price=price),
+        "cost_by_group": client.query("cost", **one, price=price, by="group"),
+        "stragglers": client.query("stragglers", **one),
+        "hot_spots": client.query("hot_spots", **one),
+        "gather": client.query("gather", **one),
+        "trainer": client.query("trainer", **one),
+        "device": client.query("device", **one),
+        "refined": client.query("partition", **one, source="counters"),
         "tail": client.query("tail", **one),
         "tail_sources": client.query("tail_sources", **one),
         "counters": client.query("counters", **one),
@@ -93,10 +100,12 @@ def print_all(found: Diagnosis, top: int) -> None:
     _head(found)
     _findings(found.frames["findings"])
     _partition(found)
+    _measured(found)
     _blame(found, top)
     _path(found.frames["critical_path"], top)
     _parts(found.frames["decomposition"])
     _tail(found)
+    _gathered(found)
     _cost(found.frames["cost"], top)
 
 
@@ -141,6 +150,57 @@ def _partition(found: Diagnosis) -> None:
         f"{told['saturated']}); of starving GPU time {told['recoverable_gpu_ns'] / 1e9:,.1f} GPU-s "
         f"were recoverable, {told['unavoidable_gpu_ns'] / 1e9:,.1f} unavoidable"
     )
+
+
+def _measured(found: Diagnosis) -> None:
+    """What engines and devices count themselves, where they do."""
+    counted = found.frames["counters"].filter(pl.col("forward_ns").is_not_null())
+    if not counted.is_empty():
+        over = found.frames["refined"].filter(pl.col("state") == "host_overhead")
+        over_ns = int(over["gpu_ns"].sum())
+        forward, there = (int(counted[name].sum()) for name in ("forward_ns", "residence_ns"))
+        show.OUT.print(
+            f"by the engines' own counters a forward ran in {forward / 1e9:,.1f} s of the "
+            f"{there / 1e9:,.1f} s in which spans saw a request: {over_ns / 1e9:,.1f} GPU-s of the "
+            f"busy time are host overhead"
+        )
+    else:
+        show.OUT.print(
+            "busy means that a request was in the engine, an upper bound: no engine counted its "
+            "forward execution"
+        )
+    devices = found.frames["device"].drop_nulls("sm_active")
+    if not devices.is_empty():
+        show.OUT.print(
+            f"by DCGM {devices['sm_active'].mean():.0%} of SMs had work on {devices.height} GPUs, "
+            f"where spans saw {devices['busy_share'].mean():.0%} busy"
+        )
+
+
+def _gathered(found: Diagnosis) -> None:
+    """What the trainer waited for, and rollout's share of its step."""
+    if found.frames["gather"].is_empty():
+        return
+    row = found.frames["gather"].row(0, named=True)
+    if row["last_trajectory"]:
+        share = f" ({row['wait_share']:.0%} of their time)" if row["wait_share"] else ""
+        show.OUT.print(
+            f"everyone waited {row['waited_s']:,.1f} s for {row['last_trajectory']} after half had "
+            f"finished, {row['trajectory_wait_s']:,.0f} trajectory-seconds in all{share}; "
+            f"{row['truncated_share']:.0%} were truncated",
+            markup=False,
+        )
+    if row["rollout_share"] is not None:
+        phases = ", ".join(
+            f"{phase} {share:.0%}"
+            for phase, share in found.frames["trainer"].select("phase", "share").iter_rows()
+        )
+        source = "by its own phases" if row["step_source"] == "trainer" else "to the next rollout"
+        show.OUT.print(
+            f"rollout was {row['rollout_share']:.0%} of the trainer's step of "
+            f"{row['step_s']:,.1f} s ({source}){': ' if phases else ''}{phases}",
+            markup=False,
+        )
 
 
 def _blame(found: Diagnosis, top: int) -> None:
@@ -190,6 +250,12 @@ def _parts(rows: pl.DataFrame) -> None:
     ]
     title = f"Time of {row['trajectories']} trajectories, {row['duration_ns'] / 1e9:,.1f} s in all"
     _table(title, ["part", "s", "share"], shown)
+    if again := row[REWRITTEN]:
+        show.OUT.print(
+            f"of prefill {again / 1e9:,.1f} s went to tokens that agents had rewritten or that "
+            f"were lost too: recompute is {row['recompute_ns'] / 1e9:,.1f} to "
+            f"{(row['recompute_ns'] + again) / 1e9:,.1f} s"
+        )
 
 
 def _tail(found: Diagnosis) -> None:

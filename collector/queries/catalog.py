@@ -11,6 +11,7 @@ from heddle.collector.queries import (
     explain,
     gpu_time,
     long_tail,
+    policies,
     rollouts,
     trainer,
     trajectories,
@@ -56,6 +57,8 @@ QUERIES: Final[dict[str, Query]] = {
         trainer.TRAINER,
         device.DEVICE,
         long_tail.TAIL_SOURCES,
+        policies.POLICY_PARTS,
+        policies.HOT_SPOTS,
     )
 }
 

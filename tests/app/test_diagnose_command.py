@@ -113,6 +113,10 @@ def test_a_person_reads_partition_blame_path_parts_and_findings(url, monkeypatch
     assert "tool-bound: GPUs waited for tools 60% of the time, 100% of it for 'bash'" in told
     assert "knob: tool concurrency" in told
     assert "tool_wait" in told
+    whole = " ".join(told.split())
+    assert "a forward ran in 60.0 s of the 74.0 s in which spans saw a request" in whole
+    assert "of starving GPU time 0.0 GPU-s were recoverable" in whole
+    assert "everyone waited 0.0 s for t" in whole
     for heading in ("Critical path", "Idle GPU time by trajectory", "longest pieces", "Cost"):
         assert heading in told
 
@@ -124,6 +128,8 @@ def test_a_script_reads_one_document_whose_sums_agree(url, monkeypatch, capsys):
     assert next(row["rule"] for row in told["findings"]) == "tool-bound"
     total = told["accounts"]["total_gpu_ns"]
     assert sum(row["gpu_ns"] for row in told["partition"]) == total == 200 * S
+    for name in ("cost_by_group", "stragglers", "hot_spots", "gather", "trainer", "device"):
+        assert name in told
     row = told["decomposition"][0]
     assert sum(row[part] for part in PARTS) == row["duration_ns"]
 
@@ -182,6 +188,19 @@ def test_cost_is_used_and_caused_gpu_time_at_a_price(client):
     assert rows["price"].sum() == pytest.approx(spent / 1e9 / 1000)
     group = client.query("cost", run="run", rollout="ro", by="group")
     assert group["used_gpu_ns"].sum() == busy
+
+
+def test_time_by_policy_and_hot_spots_add_up(client):
+    by = client.query("policy_parts", run="run", by="policies").row(0, named=True)
+    whole = client.query("decomposition", run="run", rollout="ro", by="rollout").row(0, named=True)
+    assert (by["key"], by["rollouts"], by["makespan_s"]) == ("order=fcfs", 1, 100.0)
+    assert all(by[part] == whole[part] for part in ("duration_ns", *PARTS))
+    spots = client.query("hot_spots", run="run", rollout="ro")
+    assert spots.select("worker_id", "trajectories", "stayed", "output_tokens").rows() == [
+        ("w0", 2, 2, 400), ("w1", 2, 2, 400),
+    ]  # fmt: skip
+    assert spots["times_mean"].to_list() == [1.0, 1.0]
+    assert spots["busy_share"].sum() / 2 == pytest.approx(0.37)
 
 
 def test_counters_move_busy_time_to_host_overhead_and_keep_the_sum(client):
