@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.app import checks, recorded, show
+from heddle.app.ablation import expanded
 from heddle.app.collecting import tokens
 from heddle.app.commands.connect import collector_client
 from heddle.app.errors import fail
@@ -27,6 +28,7 @@ def compare(
     policies: Sequence[str], source: Mapping[str, Any], asked: Mapping[str, Any], *, json: bool
 ) -> None:
     """Play every cell under every policy and print the medians, the first policy as base."""
+    policies = expanded(policies)
     for policy in policies:
         switches_of(policy)
     asked = {**asked, "model": asked["model"] or "Qwen3-14B"}

@@ -23,6 +23,7 @@ TYPER = options.help_with(
     "heddle replay --policies verl,heddle,heddle/migration=off --workload coding --seeds 3",
     "heddle replay traces.parquet --controller http://gpu1:8600 --vocabulary 151000",
     "heddle replay --policies verl,heddle --rollout run-1/3 --error 0.6",
+    "heddle replay --policies ablation --workload coding --groups 50 --seeds 1 --workers 2",
     "heddle replay --policies heddle --gpus 8,16,32 --barrier first:200 --workers 2",
     "heddle replay --policies verl,heddle --rollout run-1/3 --save --ray local",
 )
@@ -31,7 +32,8 @@ SPEED: Final = 100.0
 
 
 Policies = Annotated[
-    str | None, typer.Option(help="Compare these in virtual time: preset[/choice=policy],...")
+    str | None,
+    typer.Option(help="Compare these in virtual time: preset[/choice=policy],... or ablation."),
 ]
 Stored = Annotated[
     str | None, typer.Option(help="Compare on a rollout of the store.", metavar="RUN/ROLLOUT")

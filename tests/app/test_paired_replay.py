@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import polars as pl
 import pytest
 
+from heddle.app.ablation import ablation, expanded
 from heddle.app.commands.compare import barrier_of, compare, fleets_of
 from heddle.app.errors import AppError
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
@@ -150,3 +151,16 @@ def test_a_longer_trajectory_is_expected_to_take_as_many_more_steps_and_tools():
     usual = np.mean([t.tool_s for t in past if t.group_id == group.group])
     mean = np.mean([t.output_tokens for t in past if t.group_id == group.group])
     assert short.tool_s == pytest.approx(usual * 1_000.0 / mean, rel=0.5)
+
+
+def test_an_ablation_takes_each_lever_away_once_and_gives_each_alone_once():
+    policies = ablation()
+    assert policies[:2] == ["verl", "heddle"]
+    assert len(set(policies)) == len(policies)
+    full, base = (asdict(switches_of(name)) for name in ("heddle", "verl"))
+    for choice in full:
+        removed = {**full, choice: base[choice]}
+        alone = {**base, choice: full[choice]}
+        spelled = [asdict(switches_of(policy)) for policy in policies]
+        assert (removed in spelled, alone in spelled) == (True, True), choice
+    assert expanded(["slime", "ablation", "verl"]) == ["slime", *policies]
