@@ -133,6 +133,17 @@ def token(key: str) -> str | None:
     return client.places().token or st.session_state.get(f"{key}_token") or None
 
 
+def done(deed: Callable[[], object], said: str) -> None:
+    """Do it, then run the page again; a refusal is shown in the service's own words."""
+    _, refused = client.attempt(deed)
+    if refused is not None:
+        st.error(plain(refused))
+        return
+    client.forget()
+    st.toast(said)
+    st.rerun()
+
+
 def fleet_time(speeds: Iterable[float | None]) -> None:
     """Says that the times below are an emulated fleet's, where they are."""
     if said := facts.fleet_time(speeds):

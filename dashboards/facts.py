@@ -83,6 +83,27 @@ def layout(degrees: str | None) -> str:
     return ", ".join(f"{counted[degree]} x TP{degree}" for degree in sorted(counted))
 
 
+def lanes(parts: pl.DataFrame, by: str) -> dict[str, dict[str, int]]:
+    """Worker (with its degree) or degree to state to GPU-ns; GPUs in no worker last."""
+    found: dict[str, dict[str, int]] = {}
+    order = parts.sort(pl.col("worker_id").str.len_chars(), "worker_id", "degree", nulls_last=True)
+    if by == "degree":
+        order = order.sort("worker_id", "degree", nulls_last=True).sort(
+            pl.col("worker_id").is_null(), "degree", maintain_order=True, nulls_last=True
+        )
+    for row in order.iter_rows(named=True):
+        states = found.setdefault(_lane(row, by), {})
+        states[row["state"]] = states.get(row["state"], 0) + row["gpu_ns"]
+    return found
+
+
+def _lane(row: Mapping[str, Any], by: str) -> str:
+    if row["worker_id"] is None:
+        return "no worker"
+    degree = f"TP{row['degree']}" if row["degree"] else "unknown degree"
+    return degree if by == "degree" else f"{row['worker_id']} · {degree}"
+
+
 def longest_by_group(trajectories: pl.DataFrame, measure: str) -> dict[str, float]:
     """Group to the largest *measure* of its samples; who names no group is one of its own."""
     named = trajectories.filter(pl.col(measure).is_not_null()).with_columns(

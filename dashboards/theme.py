@@ -64,6 +64,7 @@ PHASES: Final[dict[str, Meaning]] = {
     "move": STATES["migration"],
     "rest": STATES["orchestrator"],
     "running": Meaning("running", "#56b4e9", "#7cc7f2", "started, not ended yet", "/"),
+    "gap": Meaning("gap", "#d5d7da", "#4a4e55", "no span covers it", "x"),
 }
 """What a trajectory's own time goes into, in the order of a step."""
 
@@ -121,6 +122,20 @@ def seconds(value: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+MEASURES: Final = {
+    "output_tokens": "output tokens",
+    "duration_s": "duration (s)",
+    "steps": "steps",
+    "tool_s": "time in tools (s)",
+}
+"""What a trajectory's length is measured in, with its unit."""
+
+
+def spelled(measure: str) -> str:
+    """A measure as an axis names it."""
+    return MEASURES.get(measure, measure)
 
 
 def nanoseconds(value: int | None) -> str:

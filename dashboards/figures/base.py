@@ -93,6 +93,12 @@ def marker(of: Meaning, mode: Mode) -> dict[str, Any]:
     }
 
 
+def faded(colour: str, share: float = 0.2) -> str:
+    """*colour* (#rrggbb) as a fill that lets the grid through."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{share})"
+
+
 def log_ticks(low: float, high: float) -> dict[str, Any]:
     """Ticks at 1, 2 and 5 of each decade between, or at the decades alone where there are many."""
     if not 0 < low <= high:

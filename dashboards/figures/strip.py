@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import plotly.graph_objects as go
 import polars as pl
 
@@ -26,6 +28,36 @@ def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure
     last_ns = strips["end_ns"].max() if strips.height else start_ns
     figure.update_xaxes(range=[0, (int(str(last_ns)) - start_ns) * 1.005 / 1e9 or 1])
     return figure
+
+
+def with_path(figure: go.Figure, path: pl.DataFrame, start_ns: int) -> go.Figure:
+    """*figure* with the critical path as a line over the lanes it was on; tools are gaps."""
+    layout: Any = figure.layout
+    lanes = {str(name).split(" · ")[0]: str(name) for name in layout.yaxis.categoryarray}
+    pieces = path.sort(pl.col("end_ns") - pl.col("start_ns"), descending=True).head(_PATH)
+    xs: list[float | None] = []
+    ys: list[str | None] = []
+    for row in pieces.sort("start_ns").iter_rows(named=True):
+        here = lanes.get(base.short(row["worker_id"], 20)) if row["worker_id"] else None
+        if here is None:
+            xs, ys = [*xs, None], [*ys, None]
+            continue
+        xs += [(row["start_ns"] - start_ns) / 1e9, (row["end_ns"] - start_ns) / 1e9]
+        ys += [here, here]
+    return figure.add_trace(
+        go.Scatter(
+            name="critical path",
+            x=xs,
+            y=ys,
+            mode="lines",
+            line={"color": layout.font.color, "width": 3},
+            hovertemplate="the end waited for this: %{x:.1f} s<extra></extra>",
+        )
+    )
+
+
+_PATH: Final = 400
+"""Pieces of the path that are drawn, the longest ones."""
 
 
 def left_out(strips: pl.DataFrame) -> int:

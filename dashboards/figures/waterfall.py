@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import plotly.graph_objects as go
 import polars as pl
@@ -15,7 +15,11 @@ import polars as pl
 from heddle.dashboards import theme
 from heddle.dashboards.figures import base
 
-TOOLS = "tools"
+TOOLS: Final = "tools"
+GAPS: Final = "gaps"
+GAP_NS: Final = 500_000_000
+"""Shorter ones are the agent's own thinking between a tool's end and the next step."""
+ERROR: Final = "#c62828"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,37 @@ def _move(row: dict[str, Any], now_ns: int) -> Piece:
     return Piece("move", str(row["move_target"] or TOOLS), row["start_ns"], end, said)
 
 
+def gaps(found: Sequence[Piece]) -> list[Piece]:
+    """Stretches of GAP_NS and more that nothing covers, as pieces of a lane of their own."""
+    missing: list[Piece] = []
+    until = found[0].start_ns if found else 0
+    for piece in sorted(found, key=lambda one: one.start_ns):
+        if piece.start_ns - until >= GAP_NS:
+            missing.append(Piece("gap", GAPS, until, piece.start_ns, "nothing was reported"))
+        until = max(until, piece.end_ns)
+    return missing
+
+
+def marked(figure: go.Figure, errors: Sequence[tuple[int, str]], start_ns: int) -> go.Figure:
+    """*figure* with a cross at each error, in the lane of tools' errors on top."""
+    if not errors:
+        return figure
+    shown = list(errors)[: base.MARKS // 4]
+    layout: Any = figure.layout
+    lanes = layout.yaxis.categoryarray
+    return figure.add_trace(
+        go.Scatter(
+            name="error",
+            x=[(at_ns - start_ns) / 1e9 for at_ns, _ in shown],
+            y=[lanes[0] if lanes else ""] * len(shown),
+            mode="markers",
+            marker={"symbol": "x", "size": 9, "color": ERROR},
+            customdata=[base.short(said, 80) for _, said in shown],
+            hovertemplate="%{customdata}<br>at %{x:.2f} s<extra></extra>",
+        )
+    )
+
+
 def waterfall(found: list[Piece], mode: theme.Mode, *, start_ns: int) -> go.Figure:
     """Worker lanes in the order of their first use, tools last; the longest MARKS pieces."""
     drawn = sorted(found, key=lambda piece: piece.start_ns - piece.end_ns)[: base.MARKS]
@@ -87,14 +122,16 @@ def waterfall(found: list[Piece], mode: theme.Mode, *, start_ns: int) -> go.Figu
         showgrid=False,
     )
     last_s = max((piece.end_ns - start_ns for piece in found), default=0) / 1e9
-    figure.update_xaxes(range=[0, last_s * 1.01 or 1])
+    first_s = min((piece.start_ns - start_ns for piece in found), default=0) / 1e9
+    figure.update_xaxes(range=[first_s, last_s + (last_s - first_s) * 0.01 or 1])
     return figure
 
 
 def lanes_of(found: list[Piece]) -> list[str]:
     """Lanes by first use, the tools' lane last."""
     seen = dict.fromkeys(piece.lane for piece in found)
-    return [lane for lane in seen if lane != TOOLS] + [lane for lane in seen if lane == TOOLS]
+    last = (TOOLS, GAPS)
+    return [lane for lane in seen if lane not in last] + [lane for lane in last if lane in seen]
 
 
 def _trace(of: theme.Meaning, mine: list[Piece], mode: theme.Mode, start_ns: int) -> go.Bar:

@@ -71,6 +71,19 @@ class Report:
         return sums
 
     @property
+    def errors(self) -> list[tuple[int, str]]:
+        """When a step or tool call of it failed, and with what; by time."""
+        found = [
+            (row["end_ns"] or row["start_ns"], f"{what(row)}: {row['error_type']}")
+            for frame, what in (
+                (self.steps, lambda row: f"step {row['step_index']}"),
+                (self.tools, lambda row: str(row["tool_name"] or "tool")),
+            )
+            for row in frame.filter(pl.col("error_type").is_not_null()).iter_rows(named=True)
+        ]
+        return sorted(found)
+
+    @property
     def cached_share(self) -> float | None:
         asked = self.summary["input_tokens"] or 0
         return (self.summary["cached_tokens"] or 0) / asked if asked else None

@@ -11,12 +11,28 @@ from typing import Any, Final
 import polars as pl
 import streamlit as st
 
-from heddle.dashboards import cards, scope, shell, theme
+from heddle.dashboards import cards, client, facts, scope, shell, theme
 from heddle.dashboards.figures import accounts, strip
 from heddle.dashboards.views import findings
 
+LANES: Final = 64
+"""Bars of one figure; a fleet of a thousand engines has more."""
+SHOWN_ROLLOUTS: Final = 6
 BLAMED_BY: Final = ("trajectory", "tool", "group", "worker", "state")
 _COLUMN = st.column_config
+BY: Final = ("worker", "degree", "rollout")
+COUNTERS: Final[dict[str, Any]] = {
+    "worker_id": _COLUMN.TextColumn("worker", width="small"),
+    "samples": _COLUMN.NumberColumn("polls"),
+    "forward_s": _COLUMN.NumberColumn("forward (s)", format="%.1f"),
+    "residence_s": _COLUMN.NumberColumn("in the engine, by spans (s)", format="%.1f"),
+    "idle_s": _COLUMN.NumberColumn("idle, by counter (s)", format="%.1f"),
+    "host_overhead_s": _COLUMN.NumberColumn("host slower than GPU (s)", format="%.1f"),
+    "retracted": _COLUMN.NumberColumn("retracted"),
+    "kv_usage": _COLUMN.NumberColumn("fullest KV", format="percent"),
+    "queue": _COLUMN.NumberColumn("longest queue"),
+    "host_bound": _COLUMN.CheckboxColumn("host bound"),
+}
 PATH: Final[dict[str, Any]] = {
     "at_s": _COLUMN.NumberColumn("from (s)", format="%.1f"),
     "took_s": _COLUMN.NumberColumn("took (s)", format="%.2f"),
@@ -33,9 +49,10 @@ def page() -> None:
 
 def _body(chosen: shell.Scope) -> None:
     _worth(chosen)
-    _workers(chosen)
+    _partition(chosen)
     _blame(chosen)
     _path(chosen)
+    _counters(chosen)
     findings.sentences(chosen.ask("findings"))
 
 
@@ -57,25 +74,52 @@ def _worth(chosen: shell.Scope) -> None:
     )
 
 
-def _workers(chosen: shell.Scope) -> None:
-    st.subheader("GPU time by worker", anchor=False)
+def _partition(chosen: shell.Scope) -> None:
+    title, choice = st.columns([3, 2], vertical_alignment="bottom")
+    title.subheader("GPU time by cause", anchor=False)
+    with choice:
+        by = scope.choose(
+            "per",
+            "A bar for each",
+            list(BY),
+            default="worker",
+            widget=st.segmented_control,
+            label_visibility="collapsed",
+        )
     parts = chosen.ask("partition")
     if parts.is_empty():
         st.caption("No worker has been seen in this rollout yet.")
         return
-    cards.figure(
-        accounts.stacked(by_worker(parts), cards.mode()), "idle_workers", "GPU time by worker"
-    )
+    lanes = _rollouts(chosen) if by == "rollout" else facts.lanes(parts, by)
+    shown = dict(list(lanes.items())[:LANES])
+    drawn = accounts.stacked(shown, cards.mode())
+    cards.figure(drawn, "idle_workers", f"GPU time by {by} and cause")
+    if len(shown) < len(lanes):
+        st.caption(f"{len(shown)} of {len(lanes)}; the table of Ask holds all of them.")
 
 
-def by_worker(parts: pl.DataFrame) -> dict[str, dict[str, int]]:
-    """Lane (worker and degree) to state to GPU-ns, workers in order, GPUs in none last."""
+def _rollouts(chosen: shell.Scope) -> dict[str, dict[str, int]]:
     lanes: dict[str, dict[str, int]] = {}
-    order = parts.sort(pl.col("worker_id").str.len_chars(), "worker_id", "degree", nulls_last=True)
-    for row in order.iter_rows(named=True):
-        states = lanes.setdefault(strip.lane(row["worker_id"], row["degree"]), {})
-        states[row["state"]] = states.get(row["state"], 0) + row["gpu_ns"]
+    for row in chosen.rollouts.head(SHOWN_ROLLOUTS).reverse().iter_rows(named=True):
+        asked = {"run": chosen.run, "rollout": str(row["rollout_id"])}
+        states = client.ask("partition", settled=row["state"] != "running", **asked)
+        lanes[facts.label(row)] = accounts.by_state(states)
     return lanes
+
+
+def _counters(chosen: shell.Scope) -> None:
+    """What engines counted themselves beside what their spans say."""
+    st.subheader("Engines' counters beside the spans", anchor=False)
+    found = chosen.ask("counters")
+    if found.is_empty():
+        st.caption("No engine of this rollout was polled.")
+        return
+    timed = found.with_columns(
+        (pl.col(f"{name}_ns") / 1e9).alias(f"{name}_s")
+        for name in ("forward", "residence", "idle", "host_overhead")
+    )
+    cards.table(timed, "idle_counters", columns=COUNTERS)
+    st.caption("No work assigned is not an idle device: only the counters can say the latter.")
 
 
 def _blame(chosen: shell.Scope) -> None:
@@ -103,5 +147,11 @@ def _path(chosen: shell.Scope) -> None:
     trajectory = path["trajectory_id"][0] or "no trajectory"
     said = f"{theme.nanoseconds(whole)} of {trajectory}: {', '.join(words)}."
     st.markdown(cards.plain(said))
+    strips = chosen.ask("strips")
+    if not strips.is_empty():
+        drawn = strip.strip(strips, cards.mode(), start_ns=begin)
+        cards.figure(
+            strip.with_path(drawn, path, begin), "idle_strip", "Critical path over workers"
+        )
     timed = path.with_columns(at_s=(pl.col("start_ns") - begin) / 1e9, took_s=took / 1e9)
     cards.table(timed, "idle_path", columns=PATH, height=320)

@@ -148,6 +148,7 @@ def _numbers(
             _relative(makespan_s, past_s) if not chosen.is_running else None,
             "inverse",
         ),
+        _step_share(chosen),
         _live(row),
         _lag(),
     ]
@@ -160,6 +161,17 @@ def _share(label: str, now: float | None, past: float | None, good: Any) -> card
 
 def _relative(now: float, past: float | None) -> str | None:
     return f"{100 * (now / past - 1):+.0f} %" if past else None
+
+
+def _step_share(chosen: shell.Scope) -> cards.Number:
+    """How much of the trainer's step generation takes; known once the next rollout began."""
+    found = client.ask("gather", run=chosen.run)
+    shares = dict(found.select("rollout_id", "rollout_share").iter_rows())
+    now = shares.get(chosen.rollout_id)
+    past = shares.get(str(chosen.before["rollout_id"])) if chosen.before else None
+    change = None if now is None or past is None else f"{100 * (now - past):+.1f} pts"
+    said = "Of the trainer's step; known when the next rollout has begun"
+    return cards.Number("Rollout's share", theme.percent(now), said, change, "inverse")
 
 
 def _live(row: Mapping[str, Any]) -> cards.Number:

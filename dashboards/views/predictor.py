@@ -14,10 +14,8 @@ import streamlit as st
 
 from heddle.dashboards import cards, client, control, scope, shell, theme
 from heddle.dashboards.figures import predictor as drawn
-from heddle.dashboards.views import gate, retrain
+from heddle.dashboards.views import calibration, gate, retrain
 
-COVERED: Final = 0.8
-"""What an 80 % interval should hold."""
 _COLUMN = st.column_config
 VERSIONS: Final[dict[str, Any]] = {
     "version": _COLUMN.TextColumn("version", width="medium"),
@@ -53,6 +51,8 @@ def page() -> None:
             "No version has been trained yet.",
             "Group history serves meanwhile. Train one above, or run: heddle train",
         )
+    if chosen is not None:
+        calibration.panel(chosen)
     _audit()
 
 
@@ -114,7 +114,7 @@ def _quality(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     names = drawn.metrics(rows)
     metric = scope.choose("metric", "Metric", names, default=names[0], widget=st.segmented_control)
-    target = COVERED if "cover" in metric else None
+    target = drawn.COVERED if "cover" in metric else None
     figure = drawn.quality(rows, metric, cards.mode(), target=target)
     cards.figure(figure, "predictor_quality", f"{metric} per step against the baselines")
     st.caption("Held-out groups, paired; k counts finished steps. Dashed lines must be beaten.")

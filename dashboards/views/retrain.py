@@ -15,6 +15,7 @@ from heddle.dashboards import cards, client, control, theme
 from heddle.dashboards.views import gate
 
 POLL_S: Final = 1.0
+DONE: Final = "Done; the next prediction is by what serves now."
 
 
 def panel(state: Mapping[str, Any], run: str | None) -> None:
@@ -107,7 +108,9 @@ def deeds(card: Mapping[str, Any]) -> None:
             st.caption("The gate refused it: that you overrode it is kept in the audit.")
         force, token = not card["accepted"], cards.token("promote")
         if st.button("Promote", key="promote_go", type="primary", disabled=not (who and why)):
-            _do(lambda: control.promote(card["version"], who, why, force=force, token=token))
+            cards.done(
+                lambda: control.promote(card["version"], who, why, force=force, token=token), DONE
+            )
 
 
 def _rollback(state: Mapping[str, Any]) -> None:
@@ -115,13 +118,4 @@ def _rollback(state: Mapping[str, Any]) -> None:
         st.caption(f"What served before {cards.plain(state['version'])} serves again.")
         who, why = cards.who_and_why("rollback")
         if st.button("Roll back now", key="rollback_go", disabled=not (who and why)):
-            _do(lambda: control.rollback(who, why, token=cards.token("rollback")))
-
-
-def _do(deed: Any) -> None:
-    _, refused = client.attempt(deed)
-    if refused is not None:
-        st.error(cards.plain(refused))
-        return
-    st.toast("Done; the next prediction is by what serves now.")
-    st.rerun()
+            cards.done(lambda: control.rollback(who, why, token=cards.token("rollback")), DONE)

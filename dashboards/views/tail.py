@@ -13,14 +13,8 @@ import streamlit as st
 
 from heddle.dashboards import cards, client, facts, nav, scope, shell, theme
 from heddle.dashboards.figures import tail as drawn
-from heddle.dashboards.views import exporting
+from heddle.dashboards.views import exporting, tail_causes
 
-MEASURES: Final = {
-    "output_tokens": "output tokens",
-    "duration_s": "duration (s)",
-    "steps": "steps",
-    "tool_s": "time in tools (s)",
-}
 _COLUMN = st.column_config
 LONGEST: Final[dict[str, Any]] = {
     "trajectory_id": _COLUMN.TextColumn("trajectory", width="medium"),
@@ -44,9 +38,9 @@ def _body(chosen: shell.Scope) -> None:
     measure = scope.choose(
         "measure",
         "Measure",
-        list(MEASURES),
+        list(theme.MEASURES),
         default="output_tokens",
-        said=lambda name: MEASURES[name],
+        said=lambda name: theme.MEASURES[name],
         widget=st.segmented_control,
     )
     frame = client.ask("trajectories", run=chosen.run, rollout=chosen.rollout_id)
@@ -63,6 +57,7 @@ def _body(chosen: shell.Scope) -> None:
     _distributions(chosen, frame, measure)
     _longest(frame, measure)
     _spread(frame, measure)
+    tail_causes.panels(chosen, frame, measure)
     exporting.popover(
         {"run": chosen.run, "rollout": chosen.rollout_id, "task": scope.get("task")}, "tail"
     )
@@ -117,7 +112,7 @@ def _distributions(chosen: shell.Scope, frame: pl.DataFrame, measure: str) -> No
         past = past.filter(pl.col("task") == task) if task else past
         samples[facts.label(chosen.before)] = _values(past, measure)
     left, right = st.columns(2, gap="medium")
-    unit = MEASURES[measure]
+    unit = theme.MEASURES[measure]
     with left:
         st.subheader("Share longer than x", anchor=False)
         cards.figure(drawn.ccdf(samples, cards.mode(), unit=unit), "tail_ccdf", "Survival curve")
@@ -154,5 +149,5 @@ def _spread(frame: pl.DataFrame, measure: str) -> None:
         f"One line a prompt, one dot a sample; {min(groups, 24)} of {groups} groups, "
         "those with the longest sample first."
     )
-    figure = drawn.spread(frame, measure, cards.mode(), unit=MEASURES[measure])
+    figure = drawn.spread(frame, measure, cards.mode(), unit=theme.MEASURES[measure])
     cards.figure(figure, "tail_spread", "Spread within groups")

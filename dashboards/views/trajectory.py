@@ -13,8 +13,9 @@ import polars as pl
 import streamlit as st
 
 from heddle.dashboards import cards, client, facts, scope, shell, theme
-from heddle.dashboards.figures import waterfall
 from heddle.dashboards.reports.trajectory import Report, trajectory_report
+from heddle.dashboards.views import exporting
+from heddle.dashboards.views import trajectory_detail as detail
 
 _COLUMN = st.column_config
 STEPS: Final[dict[str, Any]] = {
@@ -88,7 +89,7 @@ def _body(chosen: shell.Scope) -> None:
         cards.nothing_matches(f"There is no trajectory {picked} in this rollout.", ["trajectory"])
         return
     every = cards.REFRESH_S if chosen.live and rows[picked]["state"] == "running" else None
-    st.fragment(_panels, run_every=every)(chosen, picked)
+    st.fragment(_panels, run_every=every)(chosen, picked, frame)
 
 
 def _pick(rows: Mapping[str, Mapping[str, Any]]) -> str:
@@ -104,12 +105,13 @@ def _pick(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return asked or next(iter(rows))
 
 
-def _panels(chosen: shell.Scope, trajectory: str) -> None:
-    report = trajectory_report(client, chosen.run, trajectory)
+def _panels(chosen: shell.Scope, trajectory: str, frame: pl.DataFrame) -> None:
+    report = _report(chosen, trajectory)
     _headline(report)
-    cards.numbers(_numbers(report))
+    cards.numbers(_numbers(report) + detail.cost(chosen, trajectory))
     st.subheader("Moment by moment", anchor=False)
-    _waterfall(report, chosen.zone)
+    detail.drawn(report, chosen.zone)
+    detail.figures(report)
     steps, decisions, tools, spans = st.tabs(["Steps", "Decisions", "Tools and moves", "Spans"])
     with steps:
         cards.table(_step_rows(report.steps), "trajectory_steps", columns=STEPS)
@@ -119,7 +121,22 @@ def _panels(chosen: shell.Scope, trajectory: str) -> None:
         _tools(report)
     with spans:
         _spans(chosen, trajectory)
+    detail.neighbours(frame, report)
     _exports(report)
+    exporting.popover({"run": chosen.run, "trajectory": trajectory}, "trajectory")
+
+
+@st.cache_resource(ttl=client.SETTLED_S, max_entries=4, show_spinner=False)
+def _settled(url: str, run: str, trajectory: str) -> Report:
+    """Of a finished rollout: cutting 50,000 spans into pieces takes a second."""
+    del url
+    return trajectory_report(client, run, trajectory)
+
+
+def _report(chosen: shell.Scope, trajectory: str) -> Report:
+    if chosen.is_running:
+        return trajectory_report(client, chosen.run, trajectory)
+    return _settled(client.places().collector, chosen.run, trajectory)
 
 
 def _headline(report: Report) -> None:
@@ -144,16 +161,6 @@ def _numbers(report: Report) -> list[cards.Number]:
         cards.Number("Moves", str(row["moves"] or 0), f"Seen on {row['workers'] or 0} workers"),
         cards.Number("Errors", str(row["errors"] or 0), "Spans of it that failed"),
     ]
-
-
-def _waterfall(report: Report, zone: str) -> None:
-    if not report.pieces:
-        st.caption("No step of it has been seen yet.")
-        return
-    start_ns = report.pieces[0].start_ns
-    st.caption(f"From {cards.plain(theme.moment(start_ns, zone))}")
-    drawn = waterfall.waterfall(report.pieces, cards.mode(), start_ns=start_ns)
-    cards.figure(drawn, "trajectory_waterfall", "Steps, tools and moves over time by worker")
 
 
 def _step_rows(steps: pl.DataFrame) -> pl.DataFrame:

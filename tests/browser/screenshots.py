@@ -27,16 +27,22 @@ from browser.pages import ROOT, chromium, settle, streamlit
 from heddle.collector.client import CollectorClient
 from heddle.dashboards.facts import recorded_runs
 from heddle.dashboards.reports.trajectory import trajectory_report
+from heddle.dashboards.views.ask import EXAMPLES
 
 SHOTS = ROOT / "docs" / "screenshots"
-HEIGHTS = {
-    "overview": 2100,
-    "idle": 1750,
-    "tail": 2000,
-    "trajectory": 1250,
-    "compare": 1350,
-    "policies": 1250,
+PAGES: dict[str, dict[str, str]] = {
+    "overview": {},
+    "idle": {},
+    "tail": {},
+    "trajectory": {},
+    "compare": {},
+    "predictor": {},
+    "policies": {},
+    "fleet": {},
+    "ask": {"sql": EXAMPLES["Tail by task"]},
 }
+"""Page to what else is in its address."""
+LEAST = 900
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Scene:
         """The page with the selection."""
         path = "" if page == "overview" else page
         chosen = {"run": self.run, "rollout": self.rollout, "trajectory": self.trajectory}
+        chosen |= PAGES[page]
         return f"{self.dashboard.rstrip('/')}/{path}?{urlencode(chosen)}"
 
 
@@ -64,24 +71,24 @@ def main(words: Sequence[str] | None = None) -> None:
         asked.to.mkdir(parents=True, exist_ok=True)
         for theme in ("light", "dark"):
             for width in asked.widths:
-                for page in asked.pages or HEIGHTS:
+                for page in asked.pages or PAGES:
                     suffix = "" if width == 1280 else f"-{width}"
                     path = asked.to / f"{page}-{theme}{suffix}.png"
-                    _shoot(browser, scene.address(page), path, theme, (width, HEIGHTS[page]))
+                    _shoot(browser, scene.address(page), path, theme, width)
             report = trajectory_report(scene.store, scene.run, scene.trajectory).to_html()
             _shoot_report(browser, report, asked.to / f"report-{theme}.png", theme)
 
 
 def _asked(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pages", nargs="*", help=f"of {', '.join(HEIGHTS)}; all when none is named")
+    parser.add_argument("pages", nargs="*", help=f"of {', '.join(PAGES)}; all when none is named")
     parser.add_argument("--dashboard", help="address of a running dashboard")
     parser.add_argument("--collector", default="http://127.0.0.1:4319", help="its collector")
     parser.add_argument("--to", type=Path, default=SHOTS, help="the folder they are written to")
-    parser.add_argument("--widths", type=int, nargs="+", default=[1280])
+    parser.add_argument("--widths", type=int, nargs="+", default=[1280, 1920])
     asked = parser.parse_args(words)
-    if unknown := set(asked.pages) - HEIGHTS.keys():
-        parser.error(f"no page called {', '.join(sorted(unknown))}; choose of {', '.join(HEIGHTS)}")
+    if unknown := set(asked.pages) - PAGES.keys():
+        parser.error(f"no page called {', '.join(sorted(unknown))}; choose of {', '.join(PAGES)}")
     return asked
 
 
@@ -116,13 +123,16 @@ def scene_of(dashboard: str, store: Any) -> Scene:
     return Scene(dashboard, store, runs[0], rollout, last)
 
 
-def _shoot(browser: Browser, address: str, path: Path, theme: str, size: tuple[int, int]) -> None:
-    width, height = size
+def _shoot(browser: Browser, address: str, path: Path, theme: str, width: int) -> None:
+    """As tall as the page: Streamlit scrolls inside, so that a full-page picture would be cut."""
     page = browser.new_page(
-        viewport={"width": width, "height": height},
+        viewport={"width": width, "height": LEAST},
         color_scheme=theme,  # type: ignore[arg-type]
     )
     page.goto(address, timeout=120_000)
+    settle(page)
+    tall = page.evaluate("document.querySelector('[data-testid=\"stMain\"]').scrollHeight")
+    page.set_viewport_size({"width": width, "height": max(LEAST, int(tall))})
     settle(page)
     page.screenshot(path=path)
     page.close()

@@ -1,0 +1,61 @@
+"""How did one trajectory's tokens and predictions change, step by step? No Streamlit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import plotly.graph_objects as go
+import polars as pl
+
+from heddle.dashboards import theme
+from heddle.dashboards.figures import base
+
+LINES: Final = base.MARKS // 4
+"""Steps drawn of one line; a figure has up to four."""
+
+
+def tokens(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
+    """Prompt, the part of it found cached, and output of each step."""
+    rows = base.thinned(steps.sort("step_index", "start_ns"), "input_tokens", LINES)
+    figure = base.blank(mode, height=260, x="step", y="tokens")
+    named = (("input_tokens", "prompt"), ("cached_tokens", "cached"), ("output_tokens", "output"))
+    for place, (column, name) in enumerate(named):
+        figure.add_trace(
+            go.Scatter(
+                name=name,
+                x=rows["step_index"].to_list(),
+                y=rows[column].to_list(),
+                mode="lines+markers" if rows.height < 60 else "lines",
+                line={"color": theme.series(place, mode), "width": 2},
+                hovertemplate="step %{x}: %{y:,} tokens<extra>%{fullData.name}</extra>",
+            )
+        )
+    return figure
+
+
+def predictions(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
+    """What was said to be left at each step (p10 to p90), and what was."""
+    ordered = steps.sort("step_index", "start_ns").with_columns(
+        left=pl.col("output_tokens").fill_null(0).cum_sum(reverse=True)
+    )
+    said = base.thinned(ordered.filter(pl.col("predicted_p50").is_not_null()), "left", LINES)
+    figure = base.blank(mode, height=260, x="step", y="output still to come (tokens)")
+    at, ink = said["step_index"].to_list(), theme.series(0, mode)
+    band = {"x": at, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    high, low = (said[f"predicted_{q}"].to_list() for q in ("p90", "p10"))
+    figure.add_trace(go.Scatter(y=high, showlegend=False, **band))
+    fill = {"fill": "tonexty", "fillcolor": base.faded(ink)}
+    figure.add_trace(go.Scatter(name="p10 to p90", y=low, **fill, **band))
+    lines = (("predicted", "predicted_p50", ink), ("actual", "left", theme.series(1, mode)))
+    for name, column, colour in lines:
+        figure.add_trace(
+            go.Scatter(
+                name=name,
+                x=at,
+                y=said[column].to_list(),
+                mode="lines+markers" if said.height < 60 else "lines",
+                line={"color": colour, "width": 2},
+                hovertemplate="step %{x}: %{y:,.0f} tokens<extra>%{fullData.name}</extra>",
+            )
+        )
+    return figure
