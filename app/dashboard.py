@@ -12,6 +12,7 @@ from heddle.dashboards import nav
 from heddle.dashboards.views import (
     ask,
     compare,
+    fleet,
     idle,
     overview,
     policies,
@@ -32,6 +33,7 @@ def main() -> None:
         "compare": st.Page(compare.page, title="Compare", url_path="compare"),
         "predictor": st.Page(predictor.page, title="Predictor", url_path="predictor"),
         "policies": st.Page(policies.page, title="Policies", url_path="policies"),
+        "fleet": st.Page(fleet.page, title="Fleet", url_path="fleet"),
         "ask": st.Page(ask.page, title="Ask", url_path="ask"),
     }
     nav.register(pages)

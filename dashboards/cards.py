@@ -60,8 +60,10 @@ class Number:
 
 
 def numbers(strip: Sequence[Number]) -> None:
-    """The KPI strip; wraps on narrow windows."""
-    with st.grid(min_column_width=130, gap="small"):
+    """The KPI strip; wraps on narrow windows, and never leaves one alone at 1280."""
+    # Seven fit beside each other there when they are narrow; eight are two rows of four.
+    width = {7: 106, 8: 200}.get(len(strip), 130)
+    with st.grid(min_column_width=width, gap="small"):
         for one in strip:
             st.metric(
                 one.label,

@@ -68,6 +68,22 @@ PHASES: Final[dict[str, Meaning]] = {
 }
 """What a trajectory's own time goes into, in the order of a step."""
 
+PARTS: Final[dict[str, Meaning]] = {
+    "held": PHASES["held"],
+    "queued": STATES["queued"],
+    "base": STATES["busy_decode"],
+    "interference": Meaning("interference", "#56b4e9", "#7cc7f2", "others in the batch", "/"),
+    "context": Meaning("context", "#0b3c5d", "#9ecbe8", "attention over what it said before", "."),
+    "prefill": STATES["busy_prefill"],
+    "recompute": Meaning("recompute", "#66c2a5", "#8fdcc2", "prompt read again", "x"),
+    "tool": PHASES["tool"],
+    "move": STATES["migration"],
+    "orchestrator": STATES["orchestrator"],
+    "unknown": STATES["unknown"],
+    "unsplit": Meaning("decode, not split", "#9bbbd4", "#5f86a3", "no latency law is known", "\\"),
+}
+"""What a trajectory's whole time is split into, as the collector's `decomposition` has it."""
+
 OTHER: Final = Meaning("other", "#d5d7da", "#4a4e55", "a state this page does not know")
 
 

@@ -17,17 +17,6 @@ PARTS: Final = [
     if column.name.endswith("_ns") and column.name not in ("duration_ns", "rewritten_ns")
 ]
 """Of a trajectory's time; they sum to all of it."""
-COLOURS: Final = {
-    "held": "held",
-    "queued": "queue",
-    "base": "decode",
-    "interference": "running",
-    "prefill": "prefill",
-    "tool": "tool",
-    "move": "move",
-    "orchestrator": "rest",
-}
-"""Part to the phase whose hue it has; others repeat the series."""
 
 
 def sources(found: pl.DataFrame, mode: theme.Mode) -> go.Figure:
@@ -88,18 +77,14 @@ def parts(top: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     """One bar a trajectory, the slowest on top, cut into the parts of its time."""
     names = [base.short(name, 30) for name in top["trajectory_id"]]
     figure = base.blank(mode, height=110 + 22 * len(names), x="time (s)")
-    for place, part in enumerate(PARTS):
+    for part in PARTS:
         values = [(value or 0) / 1e9 for value in top[part]]
         if not any(values):
             continue
-        name = part.removesuffix("_ns")
-        phase = COLOURS.get(name)
-        of = theme.PHASES[phase] if phase else theme.Meaning(
-            name, theme.series(place, "light"), theme.series(place, "dark"), name, "x"
-        )  # fmt: skip
+        of = theme.PARTS.get(part.removesuffix("_ns"), theme.OTHER)
         figure.add_trace(
             go.Bar(
-                name=name.replace("_", " "),
+                name=of.label,
                 orientation="h",
                 x=values,
                 y=names,

@@ -13,7 +13,6 @@ from browser.fake_rollouts import HOSTILE, Story, frame
 
 from heddle.controller.wire import Health
 from heddle.dashboards import client, control, facts
-from heddle.dashboards.views.idle import by_worker
 
 Answering = Callable[[Any], None]
 PAGES = ("overview", "tail", "trajectory", "compare", "idle")
@@ -98,7 +97,7 @@ def test_each_worker_is_a_bar_that_keeps_its_gpu_time_and_gpus_in_none_come_last
         {"worker_id": "w2", "degree": 4, "state": "queued", "gpu_ns": 3},
         {"worker_id": "w2", "degree": 4, "state": "tool_wait", "gpu_ns": 4},
     ]
-    found = by_worker(frame("partition", rows))
+    found = facts.lanes(frame("partition", rows), "worker")
     assert list(found) == ["w2 · TP4", "w10 · TP1", "no worker"]
     assert found["w2 · TP4"] == {"queued": 3, "tool_wait": 4}
 
