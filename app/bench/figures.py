@@ -24,6 +24,7 @@ BENCHES: Final[dict[str, str]] = {
     "query": "heddle.app.bench.query",
     "route": "heddle.app.bench.route",
     "predict": "heddle.app.bench.predict",
+    "dashboard": "heddle.app.bench.dashboard",
 }
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 

@@ -7,6 +7,8 @@ are made up; the shape (rows per rollout, distinct ids, sizes) is what queries m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +27,7 @@ _AT_ONCE: Final = 50
 _SPANS: Final = """
 INSERT INTO spans BY NAME
 WITH n AS (
-    SELECT i, i // {per_rollout} AS r, (i % {per_rollout}) // 40 AS t, i % 40 AS k
+    SELECT i, i // {per_rollout} AS r, (i % {per_rollout}) // {each} AS t, i % {each} AS k
     FROM range({first}, {last}) x(i)
 ), d AS (
     SELECT *, 'run-' || r // {a_run} AS run_id,
@@ -43,7 +45,7 @@ SELECT run_id, rollout_id, trajectory_id,
     CASE WHEN k = 0 THEN 'invoke_agent' WHEN k % 2 = 1 THEN 'chat' ELSE 'execute_tool' END AS op,
     op AS name, 1 AS kind, 'bench' AS service, 'unset' AS status,
     base + k * slow * 5_000_000 AS start_ns,
-    start_ns + (CASE WHEN k = 0 THEN 40 ELSE 1 END) * slow * 5_000_000 AS end_ns,
+    start_ns + (CASE WHEN k = 0 THEN {each} ELSE 1 END) * slow * 5_000_000 AS end_ns,
     end_ns AS received_ns, 0 AS dropped,
     CASE WHEN k % 2 = 1 THEN k // 2 END AS step_index,
     CASE WHEN k % 2 = 1 THEN 'w' || (t % 8) END AS worker_id,
@@ -64,26 +66,54 @@ SELECT 'run-' || r // {a_run} AS run_id, 'r' || lpad(CAST(r AS VARCHAR), 5, '0')
     md5('rollout' || r) AS trace_id, substr(md5('rollout' || r), 1, 16) AS span_id,
     'heddle.rollout' AS op, op AS name, 1 AS kind, 'bench' AS service, 'unset' AS status,
     {start} + r * 600_000_000_000 AS start_ns, start_ns + 500_000_000_000 AS end_ns,
-    end_ns AS received_ns, 0 AS dropped, 8 AS gpus, 256 AS expected, 'heddle' AS preset,
+    end_ns AS received_ns, 0 AS dropped, 8 AS gpus, {expected} AS expected, 'heddle' AS preset,
     '1,1,1,1,1,1,1,1' AS layout, {{'heddle.rollout.kind': 'train'}}::VARIANT AS attrs
 FROM range({first}, {last}) x(r)
 """
+_RUNNING: Final = (
+    "UPDATE spans SET end_ns = NULL"
+    " WHERE rollout_id = ? AND op IN ('heddle.rollout', 'invoke_agent')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Spans of a trajectory (itself, steps and tools in turn) and trajectories of a rollout."""
+
+    each: int = PER_TRAJECTORY
+    trajectories: int = 256
+
+    @property
+    def per_rollout(self) -> int:
+        return self.each * self.trajectories
 
 
 def build(path: Path, spans: int) -> int:
     """Fill the store at *path* with about that many spans; how many there are."""
-    Store(path).close()
     rollouts = max(1, spans // PER_ROLLOUT)
-    with duckdb.connect(str(path), config={"memory_limit": "3GB", "threads": 2}) as con:
-        con.execute("SET preserve_insertion_order = false")
-        for first in range(0, rollouts, _AT_ONCE):
-            _insert(con, first, min(first + _AT_ONCE, rollouts))
-        con.execute(rollups.touching("spans"))
-        con.execute("CHECKPOINT")
+    made(path, {0: (rollouts, Shape())})
     return rollouts * PER_ROLLOUT + rollouts
 
 
-def _insert(con: duckdb.DuckDBPyConnection, first: int, last: int) -> None:
-    fixed = {"per_rollout": PER_ROLLOUT, "a_run": ROLLOUTS_A_RUN, "start": START_NS}
-    con.execute(_SPANS.format(first=first * PER_ROLLOUT, last=last * PER_ROLLOUT, **fixed))
+def made(path: Path, rollouts: Mapping[int, tuple[int, Shape]], running: str | None = None) -> None:
+    """Fill the store: number of the first rollout to how many, and their shape. *running* is a
+    rollout that has not ended, nor have its trajectories."""
+    Store(path).close()
+    with duckdb.connect(str(path), config={"memory_limit": "3GB", "threads": 2}) as con:
+        con.execute("SET preserve_insertion_order = false")
+        for begin, (count, shape) in rollouts.items():
+            at_once = max(1, _AT_ONCE * PER_ROLLOUT // shape.per_rollout)
+            for first in range(begin, begin + count, at_once):
+                _insert(con, first, min(first + at_once, begin + count), shape)
+        if running is not None:
+            con.execute(_RUNNING, [running])
+        con.execute(rollups.touching("spans"))
+        con.execute("CHECKPOINT")
+
+
+def _insert(con: duckdb.DuckDBPyConnection, first: int, last: int, shape: Shape) -> None:
+    fixed = {"per_rollout": shape.per_rollout, "a_run": ROLLOUTS_A_RUN, "start": START_NS}
+    fixed |= {"each": shape.each, "expected": shape.trajectories}
+    ends = {"first": first * shape.per_rollout, "last": last * shape.per_rollout}
+    con.execute(_SPANS.format(**ends, **fixed))
     con.execute(_ROLLOUTS.format(first=first, last=last, **fixed))

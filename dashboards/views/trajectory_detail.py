@@ -126,12 +126,10 @@ def cost(chosen: shell.Scope, trajectory: str) -> list[cards.Number]:
 
 def neighbours(frame: pl.DataFrame, report: Report) -> None:
     """The other samples of its prompt; a row opens one."""
-    group = report.summary["group_id"]
-    mine = frame.filter(
-        (pl.col("group_id") == group) & (pl.col("trajectory_id") != report.trajectory)
-    )
     st.subheader("Its group's others", anchor=False)
-    if group is None or mine.is_empty():
+    group, others = report.summary["group_id"], pl.col("trajectory_id") != report.trajectory
+    mine = frame.clear() if group is None else frame.filter(others, pl.col("group_id") == group)
+    if mine.is_empty():
         st.caption("It is alone in its group.")
         return
     cards.table(
