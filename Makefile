@@ -11,7 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A cache on another file system cannot be linked from; copying is what uv would fall back to.
 export UV_LINK_MODE ?= copy
 
-.PHONY: help setup demo test needs-node check fix types imports docs test-shared test-engines test-browser bench clean
+.PHONY: help setup demo test needs-node check fix types imports docs test-shared test-engines test-verl test-browser bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,10 @@ test-shared: setup ## the tests that read ../shared/data and ../shared/samples
 test-engines: setup ## the tests on a genuine SGLang on the CPU (its own venv, about 2 GB)
 	@tests/engines/install.sh .venv-sglang
 	@$(BIN)/python -m pytest tests/engines $(ARGS)
+
+test-verl: setup ## the tests with verl 0.9.1 and Ray (their own venv, about 1.5 GB)
+	@tests/verl/install.sh .venv-verl $(abspath $(BIN))/uv
+	@$(BIN)/python -m pytest tests/verl $(ARGS)
 
 test-browser: setup ## the pages in a real browser (Debian: apt-get install chromium)
 	@command -v chromium >/dev/null || { echo "the browser tests need chromium; on Debian: apt-get install chromium"; exit 1; }
@@ -71,4 +75,4 @@ bench: setup ## the figures of docs/benchmarks.md
 	@$(BIN)/heddle bench all
 
 clean: ## remove the environment and what was built
-	@rm -rf $(VENV) .venv-sglang build dist *.egg-info
+	@rm -rf $(VENV) .venv-sglang .venv-verl build dist *.egg-info

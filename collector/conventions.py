@@ -49,6 +49,8 @@ DEVICE: Final = "heddle.device"
 """One sample of one GPU by its own counters (DCGM), zero-length."""
 REPLAY: Final = "heddle.replay"
 """One rollout replayed under one policy on emulated engines, zero-length."""
+ALIVE: Final = "heddle.alive"
+"""An open trajectory that has had no news for a while, zero-length."""
 
 HEDDLE_SPANS: Final = (
     START,
@@ -68,6 +70,7 @@ HEDDLE_SPANS: Final = (
     TRAINER,
     DEVICE,
     REPLAY,
+    ALIVE,
 )
 FLEET_OPS: Final = (REGROUP, REALLOCATE, WEIGHT_SYNC, DOWN)
 """What no trajectory does and engines stand still for; without a worker id it is all of them, but

@@ -25,8 +25,10 @@ from heddle.collector import ids
 from heddle.collector.otlp_sender import OtlpSender, Sender
 from heddle.collector.span_bytes import Envelope, span_bytes
 
-# The SDK's own 2048 lost 6,443 of 20,000 spans in a burst; 65,536 lost none.
-QUEUE_SPANS: Final = 65_536
+# The SDK's own 2048 lost 6,443 of 20,000 spans in a burst. 50,000 tool calls are 100,000 messages,
+# each announced and ended; they are about 600 bytes each.
+QUEUE_SPANS: Final = 200_000
+QUEUE_BYTES: Final = 128 << 20
 BATCH_SPANS: Final = 2_048
 DELAY_MS: Final = 200
 SEND_TIMEOUT_S: Final = 10
@@ -52,17 +54,28 @@ class _Counted(SpanExporter):
         self._lock = threading.Lock()
         self._ended = False
         self.queued = 0
+        self.queued_bytes = 0
         self.dropped = 0
         self.told = 0
         """Of those dropped, how many the collector knows of."""
         self.report: Callable[[int], bytes | None] = _nothing
+        # A forked child has none of the queue, and a lock that may never be let go.
+        _in_children(self)
 
-    def admit(self) -> bool:
-        """Whether one more span fits the queue; if not it counts as dropped."""
+    def forked(self) -> None:
+        """The queue is empty here: what it held is the parent's to send."""
+        self._lock = threading.Lock()
+        self.queued = self.queued_bytes = 0
+
+    def admit(self, size: int) -> bool:
+        """Whether one more span of so many bytes fits the queue; if not it counts as dropped."""
         with self._lock:
-            fits = self.queued < QUEUE_SPANS
-            self.queued += fits
-            self.dropped += not fits
+            fits = self.queued < QUEUE_SPANS and self.queued_bytes + size <= QUEUE_BYTES
+            if fits:
+                self.queued += 1
+                self.queued_bytes += size
+            else:
+                self.dropped += 1
         return fits
 
     def lose(self) -> None:
@@ -72,10 +85,9 @@ class _Counted(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send one batch; a refused batch counts as dropped."""
-        taken = False
+        taken, bodies = False, [cast("_Encoded", span).body for span in spans]
         try:
             dropped = self.dropped
-            bodies = [cast("_Encoded", span).body for span in spans]
             # What was lost is told with what is sent next, since it says so itself no more.
             told = self.report(dropped) if dropped > self.told else None
             taken = self._sender.send(self._envelope.request(bodies + ([told] if told else [])))
@@ -83,6 +95,7 @@ class _Counted(SpanExporter):
         finally:
             with self._lock:
                 self.queued -= len(spans)
+                self.queued_bytes -= sum(map(len, bodies))
                 self.dropped += 0 if taken else len(spans)
         return SpanExportResult.SUCCESS if taken else SpanExportResult.FAILURE
 
@@ -112,6 +125,10 @@ class Emitter:
         own = {"service.name": service, "service.instance.id": name}
         # Resource.create adds what OTEL_RESOURCE_ATTRIBUTES and the SDK say of this process.
         said = Resource.create({**own, **_plain(resource or {})}).attributes
+        self._made_with: dict[str, Any] = {
+            "service": service, "resource": resource, "token": token, "scope": scope,
+        }  # fmt: skip
+        self.endpoint = endpoint
         self._sender = _Counted(
             Envelope(said, scope, c.VERSION),
             sender or OtlpSender(endpoint, token=token, limit_s=SEND_TIMEOUT_S),
@@ -129,6 +146,10 @@ class Emitter:
         self._sender.report = self._report
         # A script that ends without close() keeps its last spans; a dead Emitter is not held alive.
         atexit.register(_send_the_rest, weakref.ref(self))
+
+    def __reduce__(self) -> tuple[Callable[..., Emitter], tuple[str, dict[str, Any]]]:
+        """In another process (a Ray actor) it is that process's own, to the same collector."""
+        return in_this_process, (self.endpoint, self._made_with)
 
     @property
     def dropped(self) -> int:
@@ -156,7 +177,7 @@ class Emitter:
             self._latest_ns = max(self._latest_ns, end_ns)
             if self._closed:
                 self._sender.lose()
-            elif self._sender.admit():
+            elif self._sender.admit(len(body)):
                 self._processor.on_end(cast("ReadableSpan", _Encoded(body)))
         except Exception:  # noqa: BLE001 (a trainer must not fail for its telemetry; counted)
             self._sender.lose()
@@ -221,6 +242,28 @@ class Emitter:
         if not self._closed:
             self._closed = True
             self._processor.shutdown()
+
+
+_OURS: Final[dict[str, Emitter]] = {}
+
+
+def in_this_process(endpoint: str, made_with: Mapping[str, Any]) -> Emitter:
+    """One a process for each collector and service: unpickling twice opens one connection."""
+    key = f"{os.getpid()} {endpoint} {sorted(made_with.items(), key=str)}"
+    if key not in _OURS:
+        _OURS[key] = Emitter(endpoint, **made_with)
+    return _OURS[key]
+
+
+def _in_children(sender: _Counted) -> None:
+    known = weakref.ref(sender)
+
+    def reset() -> None:
+        alive = known()
+        if alive is not None:
+            alive.forked()
+
+    os.register_at_fork(after_in_child=reset)
 
 
 def _nothing(dropped: int) -> None:

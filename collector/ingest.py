@@ -7,6 +7,7 @@ ignore what they are told.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -19,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from heddle.collector import conventions as c
 from heddle.collector import otlp
 from heddle.collector.content import Capture
 from heddle.collector.decoding import Decoding
@@ -33,6 +35,9 @@ ROW_BYTES: Final = 3_000
 """What a decoded span takes in memory beside its body, while it waits for the disk."""
 # Below this a hop to a thread costs more than it frees.
 _INFLATED_HERE_BYTES: Final = 2_048
+MAX_PROTOCOLS: Final = 16
+"""Versions counted: the header is the sender's to write."""
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class Counts:
     """Requests by reason, as the doors name it."""
     sender_drops: dict[str, int] = field(default_factory=dict[str, int])
     """What each sender says it could not send, by service."""
+    protocols: Counter[str] = field(default_factory=Counter[str])
+    """Requests by the version of the conventions that a Heddle library says it speaks."""
 
 
 class Ingest:
@@ -103,6 +110,21 @@ class Ingest:
         self.counts.refused_requests += 1
         self.counts.refused[reason] += 1
         self.counts.last_rejection = sentence
+
+    def heard(self, protocol: str | None) -> None:
+        """A library said which version it speaks; another than ours is said once in the log."""
+        if protocol is None:
+            return
+        version = protocol[:8]
+        known = self.counts.protocols
+        if version not in known and len(known) < MAX_PROTOCOLS and version != c.VERSION:
+            _log.warning(
+                "a library speaks version %s of Heddle's spans, this collector %s; its spans are "
+                "kept as they come, upgrade the older of the two",
+                *(version, c.VERSION),
+            )
+        if version in known or len(known) < MAX_PROTOCOLS:
+            known[version] += 1
 
     @contextmanager
     def arriving(self) -> Generator[Arrival, None, None]:

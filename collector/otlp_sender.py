@@ -7,6 +7,7 @@ the OTEL_EXPORTER_OTLP_* environment variables that other exporters read too.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import threading
@@ -18,10 +19,15 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
+from heddle.collector import conventions as c
+
 AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses that say: later."""
+PROTOCOL_HEADER: Final = "X-Heddle-Protocol"
+"""Carries the version of the conventions, both ways."""
 TIMEOUT_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.5
+_log: Final = logging.getLogger("heddle")
 
 
 class Sender(Protocol):
@@ -42,12 +48,19 @@ class OtlpPost:
     def __init__(self, endpoint: str, *, token: str | None = None) -> None:
         self._url = urlsplit(endpoint.rstrip("/") + "/v1/traces")
         self._headers = {**_said("HEADERS"), "Content-Type": "application/x-protobuf"}
+        self._headers[PROTOCOL_HEADER] = c.VERSION
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._link: HTTPConnection | None = None
+        self._pid = os.getpid()
+        self.peer: str | None = None
+        """The protocol version that the collector says it speaks."""
 
     def post(self, body: bytes) -> tuple[int | None, float]:
         """Status (None: nobody answered) and the seconds the collector asks to wait."""
+        if self._pid != os.getpid():
+            # A forked child must not write into its parent's connection.
+            self._link, self._pid = None, os.getpid()
         fresh = self._link is None
         try:
             return self._post(body)
@@ -74,6 +87,7 @@ class OtlpPost:
         reply = link.getresponse()
         reply.read()
         wait = reply.getheader("Retry-After") or ""
+        self.peer = reply.getheader(PROTOCOL_HEADER)
         return reply.status, float(wait) if wait.isascii() and wait.isdigit() else 0.0
 
     def _connect(self) -> HTTPConnection:
@@ -95,6 +109,7 @@ class OtlpSender:
         self._limit_s = limit_s
         self._busy = threading.Lock()
         self._ended = threading.Event()
+        self._warned = ""
 
     def send(self, body: bytes) -> bool:
         """Whether the collector has it."""
@@ -112,11 +127,23 @@ class OtlpSender:
             self._post.close()
             self._busy.release()
 
+    def _compare(self) -> None:
+        """One warning where library and collector speak different versions."""
+        peer = self._post.peer
+        if peer is not None and peer != c.VERSION and peer != self._warned:
+            self._warned = peer
+            _log.warning(
+                "the collector speaks version %s of Heddle's spans, this library %s: upgrade %s; "
+                "until then attributes that changed are stored as they come",
+                *(peer, c.VERSION, "the library" if peer > c.VERSION else "the collector"),
+            )
+
     def _send(self, body: bytes) -> bool:
         until_s, pause_s = time.monotonic() + self._limit_s, FIRST_PAUSE_S
         while not self._ended.is_set():
             status, wait_s = self._post.post(body)
             if status is not None and status not in AGAIN:
+                self._compare()
                 return status < 300
             pause_s = max(wait_s, pause_s)
             if time.monotonic() + pause_s > until_s:

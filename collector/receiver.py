@@ -14,10 +14,12 @@ from typing import Any, Final
 import orjson
 from google.rpc import code_pb2, status_pb2
 
+from heddle.collector import conventions as c
 from heddle.collector import otlp
 from heddle.collector.errors import CollectorError, Overloaded, Unstorable
 from heddle.collector.inflate import Damaged, TooLarge, UnknownEncoding
 from heddle.collector.ingest import MAX_BODY_BYTES, Arrival, Ingest, response
+from heddle.collector.otlp_sender import PROTOCOL_HEADER
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -74,6 +76,7 @@ class Receiver:
         reply = otlp.JSON if media == otlp.JSON else otlp.PROTOBUF
         try:
             self._check(scope, headers, media)
+            self._ingest.heard(headers.get(PROTOCOL_HEADER.lower()))
             with self._ingest.arriving() as arrival:
                 answer = await self._take(scope, receive, headers, media, arrival)
             await _send(send, 200, reply, answer)
@@ -180,6 +183,7 @@ async def _send(
     fixed = [
         (b"content-type", media.encode()),
         (b"content-length", str(len(body)).encode()),
+        (PROTOCOL_HEADER.lower().encode(), c.VERSION.encode()),
     ]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
     await send({"type": "http.response.body", "body": body})

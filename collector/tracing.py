@@ -1,29 +1,50 @@
 """How does a trainer's agent loop tell what its trajectories do, without ever waiting?
 
-`Tracer` announces trajectories and tool calls when they start and sends their spans when they end,
-through an `Emitter`. Neither raises into the host. `opentelemetry` and the standard library only,
-Python 3.10.
+Trajectories, steps and tool calls are announced when they start and told when they end, through an
+`Emitter`; a trajectory without news says that it lives. Nothing here raises into the host or waits
+for the collector. `opentelemetry` and the standard library only, Python 3.10.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.collector.emitter import Emitter
+from heddle.collector.beats import BEATS
+from heddle.collector.emitter import Emitter, in_this_process
+from heddle.collector.scopes import Scope
 
-__all__ = ["Emitter", "Tracer", "Trajectory"]
+__all__ = [
+    "Emitter",
+    "Step",
+    "Tracer",
+    "Trajectory",
+    "attach",
+    "configure",
+    "current",
+    "step",
+    "tool",
+    "trajectory",
+]
+DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
+_CURRENT: Final[ContextVar[Trajectory | None]] = ContextVar("heddle_trajectory", default=None)
 
 
 class Trajectory:
-    """One trajectory under way: what its agent loop sends along, and its tool calls."""
+    """One trajectory under way: what its agent loop sends along, its steps and tool calls."""
 
     def __init__(
-        self, emitter: Emitter, now_ns: Callable[[], int], attributes: Mapping[str, Any]
+        self,
+        emitter: Emitter,
+        now_ns: Callable[[], int],
+        attributes: Mapping[str, Any],
+        branch: str = "",
     ) -> None:
         self._emitter = emitter
         self._now_ns = now_ns
@@ -32,7 +53,12 @@ class Trajectory:
         self.id: str = attributes["gen_ai.conversation.id"]
         self.trace_id = ids.trace_id(self.run, self.id)
         self.span_id = ids.trajectory_span_id(self.run, self.id)
+        self.branch = branch
+        """Where in the tree of processes this is; empty where the trajectory began."""
+        self.steps = 0
+        """The number of the next step, as counted here."""
         self._calls: dict[int, int] = {}
+        self._branches = 0
 
     @property
     def traceparent(self) -> str:
@@ -65,20 +91,96 @@ class Trajectory:
         said = {"heddle.reward": reward, "heddle.outcome": outcome, "heddle.truncated": truncated}
         self.attributes.update({k: v for k, v in said.items() if v is not None})
 
-    @contextmanager
+    def step(self, *, model: str | None = None, index: int | None = None) -> Scope[Step]:
+        """One LLM call, counted unless `index` says which; the yielded Step takes its tokens."""
+        return Scope(lambda: self._step(model, index))
+
     def tool(
-        self, name: str, *, step: int, synthetic: bool = False
+        self, name: str, *, step: int | None = None, synthetic: bool = False
+    ) -> Scope[dict[str, Any]]:
+        """One tool call after that step, by default the latest; what is put into the yielded dict
+        goes on its span."""
+        return Scope(lambda: self._tool(name, step, synthetic=synthetic))
+
+    def carrier(self) -> dict[str, str]:
+        """What another process needs to go on inside this trajectory: give it to `attach`."""
+        self._branches += 1
+        said = {k: str(v) for k, v in _shared(self.attributes).items() if v is not None}
+        branch = f"{self.branch}.{self._branches}"
+        return {**said, "branch": branch, "step": str(self.steps), "to": self._emitter.endpoint}
+
+    @contextmanager
+    def _step(self, model: str | None, index: int | None) -> Generator[Step, None, None]:
+        number = self.steps if index is None else index
+        self.steps = max(self.steps, number + 1)
+        it = Step(self, number, {**_shared(self.attributes), "heddle.step.index": number})
+        it.attributes["gen_ai.request.model"] = model
+        span_id = ids.step_span_id(self.run, self.id, number)
+        name = f"{c.CHAT} {model or ''}".rstrip()
+        span = _Open(self, c.CHAT, name, span_id, it.attributes, told=lambda: not it.elsewhere)
+        with span.running(self._emitter, self._now_ns, self.span_id):
+            yield it
+
+    @contextmanager
+    def _tool(
+        self, name: str, step: int | None, *, synthetic: bool
     ) -> Generator[dict[str, Any], None, None]:
-        """One tool call after that step; what is put into the yielded dict goes on its span."""
-        call = self._calls[step] = self._calls.get(step, -1) + 1
-        own = {"gen_ai.tool.name": name, "heddle.step.index": step}
+        after = max(self.steps - 1, 0) if step is None else step
+        call = self._calls[after] = self._calls.get(after, -1) + 1
+        own = {"gen_ai.tool.name": name, "heddle.step.index": after}
         attributes = {**_shared(self.attributes), **own}
         if synthetic:
             attributes["heddle.synthetic"] = True
-        span_id = ids.tool_span_id(self.run, self.id, step, call)
+        where = (self.branch, call) if self.branch else (call,)
+        span_id = ids.span_id(self.run, self.id, "tool", after, *where)
         span = _Open(self, c.EXECUTE_TOOL, f"{c.EXECUTE_TOOL} {name}", span_id, attributes)
         with span.running(self._emitter, self._now_ns, self.span_id):
             yield attributes
+
+    def alive(self) -> None:
+        """Say that it is: for a while there was nothing else to say."""
+        at_ns = self._now_ns()
+        self._emitter.emit(
+            c.ALIVE,
+            trace_id=self.trace_id,
+            span_id=ids.span_id(self.run, self.id, "alive", at_ns),
+            parent_span_id=self.span_id,
+            start_ns=at_ns,
+            end_ns=at_ns,
+            attributes={**_shared(self.attributes), "gen_ai.operation.name": c.ALIVE},
+        )
+
+
+class Step:
+    """One LLM call under way."""
+
+    def __init__(self, owner: Trajectory, index: int, attributes: dict[str, Any]) -> None:
+        self._owner = owner
+        self.index = index
+        self.attributes = attributes
+        self.elsewhere = False
+        """Whether the controller tells of this step, since the call goes through it."""
+
+    def headers(self, *, final: bool = False) -> dict[str, str]:
+        """For a call through Heddle's controller, which then tells of the step itself."""
+        self.elsewhere = True
+        return self._owner.headers(step=self.index, final=final)
+
+    def usage(
+        self,
+        *,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        **more: Any,
+    ) -> None:
+        """What the answer said; `more` are attributes by their own names."""
+        self.attributes |= {
+            "gen_ai.usage.input_tokens": input_tokens,
+            "gen_ai.usage.output_tokens": output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": cached_tokens,
+            **more,
+        }
 
 
 class Tracer:
@@ -88,14 +190,13 @@ class Tracer:
         self,
         emitter: Emitter,
         run: str,
-        rollout: str,
+        rollout: str | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._emitter = emitter
+        self.emitter = emitter
         self._now_ns = now_ns
-        self._shared = {"heddle.run.id": run, "heddle.rollout.id": rollout}
+        self._shared = {"heddle.run.id": str(run), "heddle.rollout.id": rollout and str(rollout)}
 
-    @contextmanager
     def trajectory(
         self,
         id: str,
@@ -104,21 +205,104 @@ class Tracer:
         sample_index: int | None = None,
         task: str | None = None,
         agent: str = "agent",
-    ) -> Generator[Trajectory, None, None]:
+    ) -> Scope[Trajectory]:
         """One trajectory: announced at once, its span sent when the block ends."""
         known = {
             **self._shared,
-            "gen_ai.conversation.id": id,
+            "gen_ai.conversation.id": str(id),
             "heddle.group.id": group,
             "heddle.sample.index": sample_index,
             "heddle.task": task,
             "gen_ai.agent.name": agent,
         }
-        it = Trajectory(self._emitter, self._now_ns, known)
+        return Scope(lambda: self._trajectory(known, agent))
+
+    @contextmanager
+    def _trajectory(
+        self, known: Mapping[str, Any], agent: str
+    ) -> Generator[Trajectory, None, None]:
+        it = Trajectory(self.emitter, self._now_ns, known)
         name = f"{c.INVOKE_AGENT} {agent}"
         span = _Open(it, c.INVOKE_AGENT, name, it.span_id, it.attributes)
-        with span.running(self._emitter, self._now_ns, None):
-            yield it
+        with _as_current(it), span.running(self.emitter, self._now_ns, None):
+            BEATS.begin(id(it), it.alive)
+            try:
+                yield it
+            finally:
+                BEATS.end(id(it))
+
+
+def configure(
+    endpoint: str | None = None,
+    *,
+    run: str,
+    rollout: str | None = None,
+    service: str = "trainer",
+    token: str | None = None,
+) -> Tracer:
+    """What `trajectory()` uses from now on; the endpoint by default OTEL_EXPORTER_OTLP_ENDPOINT."""
+    global _default
+    said = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or DEFAULT_ENDPOINT
+    made_with = {"service": service, "resource": None, "token": token, "scope": "heddle"}
+    _default = Tracer(in_this_process(said, made_with), run, rollout)
+    return _default
+
+
+def trajectory(id: str, *, group: str | None = None, **more: Any) -> Scope[Trajectory]:
+    """One trajectory of the configured run; `tool` and `step` inside it know that they are."""
+    return (_default or configure(run="default")).trajectory(id, group=group, **more)
+
+
+def step(*, model: str | None = None, index: int | None = None) -> Scope[Step]:
+    """One LLM call of the trajectory that the caller is in; outside of one nothing is told."""
+    return Scope(lambda: _here()._step(model, index))  # pyright: ignore[reportPrivateUsage]
+
+
+def tool(name: str, *, step: int | None = None) -> Scope[dict[str, Any]]:
+    """One tool call of the trajectory that the caller is in; outside of one nothing is told."""
+    return Scope(lambda: _here()._tool(name, step, synthetic=False))  # pyright: ignore[reportPrivateUsage]
+
+
+def current() -> Trajectory | None:
+    """The trajectory that the caller is in."""
+    return _CURRENT.get()
+
+
+def attach(carrier: Mapping[str, str]) -> Scope[Trajectory]:
+    """Go on in a trajectory that began in another process, from what its `carrier()` gave."""
+    return Scope(lambda: _attached(dict(carrier)))
+
+
+@contextmanager
+def _attached(said: dict[str, str]) -> Generator[Trajectory, None, None]:
+    branch, steps = said.pop("branch", ".0"), said.pop("step", "0")
+    made_with = {"service": "trainer", "resource": None, "token": None, "scope": "heddle"}
+    to = said.pop("to", DEFAULT_ENDPOINT)
+    emitter = _default.emitter if _default else in_this_process(to, made_with)
+    attributes: dict[str, Any] = dict(said)
+    if "heddle.sample.index" in said:
+        attributes["heddle.sample.index"] = int(said["heddle.sample.index"])
+    it = Trajectory(emitter, time.time_ns, attributes, branch)
+    it.steps = int(steps)
+    with _as_current(it):
+        yield it
+
+
+@contextmanager
+def _as_current(it: Trajectory) -> Generator[None, None, None]:
+    token = _CURRENT.set(it)
+    try:
+        yield
+    finally:
+        try:
+            _CURRENT.reset(token)
+        except ValueError:
+            # A generator that another context ends: its own variable is gone with it.
+            _CURRENT.set(None)
+
+
+def _here() -> Trajectory:
+    return _CURRENT.get() or Trajectory(_NOWHERE, time.time_ns, _NOBODY)
 
     @contextmanager
     def phase(self, name: str, *, trainer_step: int) -> Generator[None, None, None]:
@@ -148,15 +332,37 @@ def _shared(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in attributes.items() if k not in own}
 
 
+class _Nowhere(Emitter):
+    """Takes what is told outside of any trajectory."""
+
+    def __init__(self) -> None:
+        self.endpoint = DEFAULT_ENDPOINT
+
+    def emit(self, name: str, **said: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Nowhere."""
+
+
+_NOWHERE: Final = _Nowhere()
+_NOBODY: Final = {"heddle.run.id": "default", "gen_ai.conversation.id": "nobody"}
+_default: Tracer | None = None
+
+
 class _Open:
     """A span between its start marker and its end."""
 
     def __init__(
-        self, owner: Trajectory, op: str, name: str, span_id: str, attributes: dict[str, Any]
+        self,
+        owner: Trajectory,
+        op: str,
+        name: str,
+        span_id: str,
+        attributes: dict[str, Any],
+        told: Callable[[], bool] = lambda: True,
     ) -> None:
         self._trace_id = owner.trace_id
         self._op, self._name, self._span_id = op, name, span_id
         self._attributes = attributes
+        self._told = told
         attributes["gen_ai.operation.name"] = op
 
     @contextmanager
@@ -180,13 +386,14 @@ class _Open:
             self._attributes.setdefault("heddle.outcome", "failed")
             raise
         finally:
-            emitter.emit(
-                self._name,
-                trace_id=self._trace_id,
-                span_id=self._span_id,
-                parent_span_id=parent,
-                start_ns=start_ns,
-                end_ns=max(now_ns(), start_ns),
-                attributes=self._attributes,
-                error=error,
-            )
+            if self._told():
+                emitter.emit(
+                    self._name,
+                    trace_id=self._trace_id,
+                    span_id=self._span_id,
+                    parent_span_id=parent,
+                    start_ns=start_ns,
+                    end_ns=max(now_ns(), start_ns),
+                    attributes=self._attributes,
+                    error=error,
+                )

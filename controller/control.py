@@ -20,6 +20,7 @@ from heddle.controller import (
     compat,
     fleet_api,
     fleet_view,
+    lifecycle,
     metrics,
     moves_api,
     predictor_api,
@@ -62,6 +63,7 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
     app.include_router(moves_api.router)
     app.include_router(fleet_api.router)
     app.include_router(compat.router)
+    app.include_router(lifecycle.router)
     app.add_exception_handler(ControllerError, _controller_error)
     app.add_exception_handler(CoreError, _core_error)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -118,7 +120,7 @@ async def begin_rollout(request: Request, asked: wire.RolloutBegin) -> Any:
 @router.post("/rollouts/{rollout}/end", response_model=wire.RolloutEnded)
 async def end_rollout(request: Request, rollout: str, asked: wire.RolloutEnd) -> Any:
     """Close the window."""
-    return _up(request).rollouts.end(asked.run, rollout)
+    return _up(request).rollouts.end(asked.run, rollout, quiet_s=asked.quiet_s)
 
 
 @router.get("/rollouts", response_model=list[wire.RolloutState])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, NamedTuple, cast
 
+from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency, Length, Switches, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.usage import Usage
@@ -77,6 +78,11 @@ class Step:
     def held_s(self) -> float:
         """Seconds it waited here."""
         return max(self.released_ns - self.arrived_ns, 0) / 1e9
+
+    def ended_ns(self, clock: Clock, late_s: float) -> int:
+        """So many wall seconds ago, but not before it was released."""
+        now_ns = clock.now_ns()
+        return max(now_ns - round(late_s * clock.speed * 1e9), min(self.released_ns, now_ns))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -162,9 +162,9 @@ class Loop:
         self.spans.arrived(step)
         self._returns(trajectory)
 
-    def served(self, step: Step, usage: Usage) -> None:
-        """Its last byte left: learn from it; the tool interval begins."""
-        now_ns, trajectory = self.clock.now_ns(), step.trajectory
+    def served(self, step: Step, usage: Usage, late_s: float = 0.0) -> None:
+        """Its last byte left, so many wall seconds ago: learn from it; the tool interval begins."""
+        now_ns, trajectory = step.ended_ns(self.clock, late_s), step.trajectory
         self._stop_running(step)
         self.spans.ended(step, usage, now_ns)
         self.mover.arrived(trajectory, step, usage.cached_tokens)
@@ -179,8 +179,9 @@ class Loop:
         if self._wait_s(trajectory.run) is not None:
             self.poke()
 
-    def drop(self, step: Step, error: str) -> None:
-        """The step ends without an answer: the client left, the engine failed, an abort."""
+    def drop(self, step: Step, error: str, usage: Usage | None = None, late_s: float = 0.0) -> None:
+        """The step ends without a whole answer: the client left, the engine failed, an abort."""
+        ended_ns = step.ended_ns(self.clock, late_s)
         step.trajectory.changed()
         if step in step.trajectory.waiting:
             step.trajectory.waiting.remove(step)
@@ -188,8 +189,8 @@ class Loop:
                 self._decided(step.trajectory)
         self._stop_running(step)
         self.mover.stopped(step.trajectory)
-        self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
-        step.trajectory.last_end_ns = self.clock.now_ns()
+        self.spans.ended(step, usage or Usage(), ended_ns, error=error)
+        step.trajectory.last_end_ns = ended_ns
         step.trajectory.errors += 1
         if step.whose.is_anonymous or step.trajectory.final:
             self._leave(step.trajectory)

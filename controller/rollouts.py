@@ -80,14 +80,16 @@ class Rollouts:
             self.replies[key] = reply
             return reply
 
-    def end(self, run: str, rollout_id: str) -> RolloutEnded:
+    def end(self, run: str, rollout_id: str, *, quiet_s: float = 0.0) -> RolloutEnded:
         """Close the window; trajectories of it that run no step are over."""
         rollout = self.known.get((run, rollout_id))
         if rollout is None:
             message = f"no rollout {rollout_id!r} of run {run!r} was begun here"
             raise BadRequest(message)
         if rollout.end_ns is None:
-            rollout.end_ns = self._loop.clock.now_ns()
+            clock = self._loop.clock
+            ended_ns = clock.now_ns() - round(quiet_s * clock.speed * 1e9)
+            rollout.end_ns = max(ended_ns, rollout.start_ns)
             for lease in list(rollout.leases):
                 self._return(rollout, lease, rollout.end_ns)
             self._finish(rollout, rollout.end_ns)

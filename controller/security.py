@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 from heddle.controller.errors import ControllerError
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-BODILESS: Final = frozenset({"/add_worker", "/remove_worker", "/flush_cache"})
-"""The router's calls without a body; a foreign page's form post is refused for its Origin."""
+BODILESS: Final = frozenset({"/add_worker", "/remove_worker", "/flush_cache", "/finish_session"})
+"""Calls without a body; a foreign page's form post is refused for its Origin."""
 REGISTERS: Final = frozenset({"/workers", "/add_worker", "/remove_worker"})
 STEPS: Final = frozenset({"/heddle/v1/acquire", "/heddle/v1/release"})
+ENDS: Final = frozenset({"/finish_session", "/programs/release", "/close_session"})
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -61,7 +62,7 @@ class Guard:
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method != "DELETE" and path not in BODILESS and content_type != "application/json":
             raise Refused(415, f"send application/json, not {content_type or 'no content type'}")
-        if path.startswith("/heddle/v1/trajectories/") or path in STEPS:
+        if path.startswith("/heddle/v1/trajectories/") or path in STEPS | ENDS:
             return  # as on the data plane: a step or its end changes nobody else's
         if self.open_registration and (path in REGISTERS or path.startswith("/workers/")):
             return

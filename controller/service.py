@@ -150,7 +150,7 @@ class Controller:
         self.rollouts.ended = self.retraining.rollout_ended
         self.syncs = WeightSyncs(config.clock, self.fleet, spans, self.loop.open_rollout)
         self.proxy = Proxy(self.loop, self.syncs, frozenset({token}))
-        self.acquired = Acquired(self.loop)
+        self.acquired = Acquired(self.loop, self.syncs)
         self.direct = Direct(self.acquired)
         open_rollouts = self.loop.open_rollout
         self.deaths = Deaths(self.fleet, config.clock, spans, lambda: open_rollouts)

@@ -21,6 +21,7 @@ class Table:
         self._groups: dict[tuple[str, str], dict[str, LiveTrajectory]] = {}
         self._count: dict[str, int] = {}
         self._pins = journal.pins()
+        self._left: dict[str, tuple[int, int]] = {}
 
     @property
     def runs(self) -> list[str]:
@@ -34,6 +35,8 @@ class Table:
         if known is None:
             known = LiveTrajectory(run=whose.run, id=whose.trajectory, number=number)
             known.worker = self._pins.pop((whose.run, whose.trajectory), None)
+            known.last_step, known.last_end_ns = self._left.pop(key, (-1, 0))
+            known.steps = known.last_step + 1
             self.by_key[key] = known
             self._count[whose.run] = self._count.get(whose.run, 0) + 1
         if whose.group and known.group is None:
@@ -46,10 +49,10 @@ class Table:
         known.trace = whose.trace or known.trace
         return known
 
-    def expect(self, run: str, trajectory: str, worker: str) -> None:
-        """One that left comes back: its prefix is there."""
-        if f"{run}/{trajectory}" not in self.by_key:
-            self._pins[run, trajectory] = worker
+    def expect(self, run: str, trajectory: str, worker: str, step: int, ended_ns: int) -> None:
+        """One that left after that step comes back: its prefix is there, its tool ran since."""
+        self._pins[run, trajectory] = worker
+        self._left[f"{run}/{trajectory}"] = (step, ended_ns)
 
     def remove(self, trajectory: LiveTrajectory) -> bool:
         """It left: its fresh siblings' lengths look different now. False when it was not here."""

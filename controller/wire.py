@@ -45,9 +45,10 @@ class RolloutBegin(Wire):
 
 
 class RolloutEnd(Wire):
-    """End a rollout."""
+    """End a rollout, now or as many wall seconds ago as nothing has happened."""
 
     run: str = Field(min_length=1)
+    quiet_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
 class TrajectoryFinish(Wire):
@@ -125,8 +126,12 @@ class Release(Wire):
     cached_tokens: int | None = Field(default=None, ge=0, lt=2**31)
     output_ids: list[int] | None = None
     meta_info: dict[str, Any] | None = None
+    policy_version: str | None = Field(default=None, max_length=512)
+    """Where there is no meta_info to say which weights sampled."""
     error: str | None = Field(default=None, max_length=512)
     final: bool = False
+    late_s: float = Field(default=0.0, ge=0, le=60)
+    """Wall seconds since the step ended: what this call itself took is not the step's."""
 
 
 class WeightSyncBegin(Wire):

@@ -18,10 +18,13 @@ from heddle.controller.dataplane.usage import Usage, of_meta
 from heddle.controller.errors import BadRequest, ControllerError
 from heddle.controller.live import Call, Grant, Step
 from heddle.controller.loop import Loop
+from heddle.controller.sync import WeightSyncs
 
 LEASE_S: Final = 2 * 3600.0
 ENGINE_LOST: Final = "engine_lost"
 """The error that makes a release ask whether the engine still lives."""
+TRAINERS_ABORT: Final = "aborted_by_trainer"
+"""The error of a step that a trainer ended for a weight sync: shown, never fought."""
 ALONE_S: Final = 60.0
 """Wall seconds a held step waits for its caller to ask again."""
 
@@ -43,8 +46,9 @@ class _Ticket:
 class Acquired:
     """Steps whose bytes do not pass through here."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, syncs: WeightSyncs) -> None:
         self._loop = loop
+        self._syncs = syncs
         self._tickets: dict[Key, _Ticket] = {}
         self._granted: dict[str, _Ticket] = {}
 
@@ -77,14 +81,16 @@ class Acquired:
             return wire.Released(known=False)
         step = ticket.step
         self._forget(ticket)
+        usage = _usage(asked)
+        self._syncs.answered(step, usage, ours=False)
         if asked.error:
-            self._loop.drop(step, asked.error[:64])
+            self._loop.drop(step, asked.error[:64], usage, asked.late_s)
             if step.granted is not None and asked.error == ENGINE_LOST:
                 await self._loop.fleet.suspect(step.granted.worker)
         else:
             if asked.final:
                 step.whose = replace(step.whose, final=True)
-            self._loop.served(step, _usage(asked))
+            self._loop.served(step, usage, asked.late_s)
         return wire.Released(known=True)
 
     def close(self) -> None:
@@ -164,6 +170,9 @@ def _usage(asked: wire.Release) -> Usage:
     if asked.output_ids:
         usage.output_ids = ",".join(map(str, asked.output_ids)).encode()
         usage.output_tokens = usage.output_tokens or len(asked.output_ids)
+    usage.policy_version = usage.policy_version or asked.policy_version
+    if asked.error == TRAINERS_ABORT:
+        usage.finish_reason = "abort"
     if usage.input_tokens < 0 or usage.output_tokens < 0:
         message = "meta_info counts tokens below zero"
         raise BadRequest(message)

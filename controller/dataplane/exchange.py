@@ -91,7 +91,8 @@ class Exchange:
         if not isinstance(messages, list) or (self.body.head.get("n") or 1) != 1:
             return None
         kept = {k: v for k, v in self.body.head.items() if k in _CONTEXT}
-        # A streamed answer was not put together here: its part is prefilled by the next step.
+        # A streamed answer is put together for agents that name nobody alone: of another's the part
+        # is prefilled by the next step.
         kept["messages"] = [*messages, self.answered] if self.answered else messages
         return orjson.dumps(kept)
 
@@ -114,7 +115,9 @@ class Exchange:
         headers = {k: v for k, v in self.headers.items() if _passes(k)}
         headers["content-type"] = "application/json"
         headers["traceparent"] = step_traceparent(step)
-        return Body(self.body.head, ids).dump(injected), headers
+        # What was said to us alone.
+        head = {k: v for k, v in self.body.head.items() if k != "heddle"}
+        return Body(head, ids).dump(injected), headers
 
     def read(self, content: bytes) -> tuple[Usage, bytes]:
         """Usage of a whole answer, and the answer without what was asked on its behalf."""

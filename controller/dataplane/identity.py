@@ -16,8 +16,13 @@ DEFAULT_RUN: Final = "default"
 # What OpenAI clients send when they have no key: not a session id.
 PLACEHOLDER_KEYS: Final = frozenset({"", "EMPTY", "empty", "none", "None", "dummy", "token"})
 _PATH: Final = re.compile(r"^/t/(?P<id>[^/]+)(?P<rest>/.*)$")
-_ATTEMPT: Final = re.compile(r"^/rollout/(?P<id>[^/]+)/attempt/(?P<n>[^/]+)(?P<rest>/.*)$")
+# As Agent Lightning's gateway has it, which puts more around it.
+_ATTEMPT: Final = re.compile(
+    r"^(?:/proxy)?/rollout/(?P<id>[^/]+)/attempt/(?P<n>[^/]+)"
+    r"(?:/mode/[^/]+/openai)?(?P<rest>/.*)$"
+)
 _LINEAGE: Final = re.compile(r"^(?P<id>.+)-(?P<step>\d{1,6})$")
+_REPETITION: Final = re.compile(r"^(?P<group>.+)_\d{1,6}$")
 _TRACEPARENT: Final = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$")
 MAX_ID: Final = 512
 
@@ -67,20 +72,47 @@ def resolve(request: Request) -> Whose:
     if source == "rid":
         lineage = _LINEAGE.match(str(request.body.get("rid")))
         step = int(lineage["step"]) if lineage else None
-    headers = request.headers
-    said = _number(headers.get("x-heddle-step") or headers.get("x-turn-id"))
+    told = _Told(request)
+    said = _number(told("x-heddle-step", "step") or told("x-turn-id"))
     return Whose(
-        run=headers.get("x-heddle-run") or DEFAULT_RUN,
+        run=told("x-heddle-run", "run") or DEFAULT_RUN,
         trajectory=trajectory,
         source=source,
-        rollout=headers.get("x-heddle-rollout-id"),
-        group=headers.get("x-heddle-group-id") or headers.get("x-instance-id"),
-        sample=_number(headers.get("x-heddle-sample-index")),
-        task=headers.get("x-heddle-task"),
+        rollout=told("x-heddle-rollout-id", "rollout_id"),
+        group=told("x-heddle-group-id", "group_id")
+        or told("x-instance-id")
+        or _group_in(trajectory, source),
+        sample=_number(told("x-heddle-sample-index", "sample_index")),
+        task=told("x-heddle-task", "task"),
         step=said if said is not None else step,
-        final=headers.get("x-heddle-final", "").lower() in {"1", "true"},
-        trace=parse_trace(headers.get("traceparent")),
+        final=(told("x-heddle-final", "final") or "").lower() in {"1", "true"},
+        trace=parse_trace(request.headers.get("traceparent")),
     )
+
+
+class _Told:
+    """What is said under a header, else under a key of the body's `heddle` or `metadata`."""
+
+    def __init__(self, request: Request) -> None:
+        self._headers = request.headers
+        parts = (request.body.get(name) for name in ("heddle", "metadata"))
+        self._parts: list[Mapping[str, Any]] = [p for p in parts if isinstance(p, Mapping)]
+
+    def __call__(self, header: str, key: str = "") -> str | None:
+        said = self._headers.get(header)
+        if said or not key:
+            return said
+        for part in self._parts:
+            value = part.get(key)
+            if isinstance(value, str | int) and value != "":
+                return str(value)[:MAX_ID]
+        return None
+
+
+def _group_in(trajectory: str, source: str) -> str | None:
+    """SkyRL's sessions are `{instance}_{repetition}`: what stands before is the group."""
+    found = _REPETITION.match(trajectory) if source == "X-Session-Id" else None
+    return found["group"] if found else None
 
 
 def _named(request: Request) -> tuple[str, str]:
@@ -119,7 +151,8 @@ def _bearer(request: Request) -> str | None:
     value = value.strip()
     if scheme.lower() != "bearer" or value in PLACEHOLDER_KEYS or value in request.api_keys:
         return None
-    return None if value.startswith("sk-") else value
+    # A key of OpenAI's form is a key, except AReaL's, which is made for one session.
+    return None if value.startswith("sk-") and not value.startswith("sk-sess-") else value
 
 
 def _rid_lineage(request: Request) -> str | None:
@@ -129,6 +162,7 @@ def _rid_lineage(request: Request) -> str | None:
 
 RULES: Final[tuple[tuple[str, Callable[[Request], str | None]], ...]] = (
     ("X-Heddle-Trajectory-Id", _header("x-heddle-trajectory-id")),
+    ("heddle.trajectory_id", _field("heddle", "trajectory_id")),
     ("X-SMG-Routing-Key", _header("x-smg-routing-key")),
     ("X-Session-Id", _header("x-session-id")),
     ("session_id", _field("session_id")),

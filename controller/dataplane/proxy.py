@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,9 +19,10 @@ from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.asgi import Receive, Scope, Send
 from heddle.controller.dataplane.exchange import CHAT, COMPLETIONS, GENERATE, Exchange, said_of
 from heddle.controller.dataplane.identity import Request, Whose, resolve, strip_prefix
-from heddle.controller.dataplane.lineage import Line, Lineage
+from heddle.controller.dataplane.lineage import Line, Lineage, prompt_group
 from heddle.controller.dataplane.resume import Received
 from heddle.controller.dataplane.splice import MAX_BODY_BYTES, split
+from heddle.controller.dataplane.spoken import Spoken
 from heddle.controller.dataplane.sse import Watch
 from heddle.controller.dataplane.usage import Usage, of_generate, of_openai
 from heddle.controller.errors import (
@@ -97,7 +98,7 @@ class Proxy:
             priority=priority,
             resumable=exchange.can_resume,
         )
-        whose = self._inferred(exchange, whose)
+        whose = self._grouped(exchange, self._inferred(exchange, whose))
         self._admit(whose)
         step = self._loop.arrive(whose, call)
         await asgi.while_there(receive, self._carry(exchange, step), lambda: exchange.ended)
@@ -110,19 +111,39 @@ class Proxy:
         if len(found) != 1:
             return replace(whose, source="ambiguous") if found else whose
         line = found[0]
-        self._loop.table.expect(line.run, line.trajectory, line.worker)
-        return replace(whose, trajectory=line.trajectory, step=line.step + 1, source="lineage")
+        latest = self._lineage.latest(line.run, line.trajectory)
+        live = self._loop.trajectories.get(f"{line.run}/{line.trajectory}")
+        if live is None:
+            self._loop.table.expect(line.run, line.trajectory, line.worker, latest, line.ended_ns)
+        # Branches of parallel tools go on from one context and are steps of their own.
+        step = max(latest, live.last_step if live else -1) + 1
+        return replace(whose, trajectory=line.trajectory, step=step, source="lineage")
+
+    def _grouped(self, exchange: Exchange, whose: Whose) -> Whose:
+        """A trajectory that says no group belongs with those that begin with the same prompt."""
+        begun = f"{whose.run}/{whose.trajectory}" in self._loop.trajectories
+        if whose.group or begun or whose.source == "lineage" or exchange.is_batch:
+            return whose
+        return replace(whose, group=prompt_group(exchange.body.ids, exchange.messages))
 
     def _follow(self, exchange: Exchange, step: Step, usage: Usage) -> None:
         """Remember the context of a trajectory that does not say who it is."""
-        if step.granted is None or step.whose.source not in INFERRED or exchange.is_batch:
+        skipped = exchange.is_batch or usage.error is not None
+        if step.granted is None or step.whose.source not in INFERRED or skipped:
             return
         trajectory, ids = step.trajectory, exchange.body.ids
-        line = Line(trajectory.run, trajectory.id, step.index, step.granted.worker.id, 0)
+        line = Line(
+            trajectory.run,
+            trajectory.id,
+            step.index,
+            step.granted.worker.id,
+            0,
+            ended_ns=self._loop.clock.now_ns(),
+        )
         if ids is not None and usage.output_ids:
             self._lineage.note(line, ids + b"," + usage.output_ids, None)
         elif ids is None:
-            self._lineage.note(line, None, exchange.messages)
+            self._lineage.note(line, None, exchange.messages, exchange.answered)
 
     def _admit(self, whose: Whose) -> None:
         """Refuse more trajectories than memory is meant for."""
@@ -149,7 +170,7 @@ class Proxy:
                 self._loop.drop(step, "client_unreachable")
                 raise
             else:
-                self._done(exchange, step, usage)
+                self._done(step, usage)
                 return
 
     async def _ends(
@@ -170,9 +191,8 @@ class Proxy:
             raise NoWorker(message) from error
         raise error
 
-    def _done(self, exchange: Exchange, step: Step, usage: Usage) -> None:
+    def _done(self, step: Step, usage: Usage) -> None:
         if usage.error is None:
-            self._follow(exchange, step, usage)
             if exchange.path == CHAT and self._loop.moves(step.trajectory.run):
                 step.trajectory.chat = exchange.carried()
             self._loop.served(step, usage)
@@ -201,6 +221,8 @@ class Proxy:
         self._syncs.answered(step, usage, ours=bool(stop))
         if stop and exchange.interrupted(content):
             raise _Interrupted(stop)
+        # Before the client has it: its next step may come before this call returns.
+        self._follow(exchange, step, usage)
         exchange.began = exchange.ended = True
         await asgi.answer(exchange.send, reply.status, content, reply.content_type, extra)
         return usage
@@ -218,15 +240,22 @@ class Proxy:
         extra: list[tuple[bytes, bytes]],
         step: Step,
     ) -> Usage:
-        before = exchange.received
+        before, spoken = exchange.received, Spoken()
+        follows = step.whose.source in INFERRED and exchange.path == CHAT
         watch = Watch(
             swallow_usage=exchange.swallows_usage,
             whole=exchange.can_resume,
             rewrite=before.rewrite if before else None,
             withhold=lambda: step.leaving or self._syncs.aborting,
+            hear=spoken.hear if follows else None,
         )
+
+        def told() -> None:
+            exchange.answered = spoken.message() if follows else None
+            self._follow(exchange, step, _streamed(exchange, watch))
+
         try:
-            first_ns = await self._events(exchange, stream, extra, watch, step)
+            first_ns = await self._events(exchange, stream, extra, watch, step, told)
         except EngineError:
             _remember(exchange, watch)
             raise
@@ -252,10 +281,15 @@ class Proxy:
         extra: list[tuple[bytes, bytes]],
         watch: Watch,
         step: Step,
+        told: Callable[[], None],
     ) -> int | None:
-        """Pass the bytes on; returns when the first output came by."""
+        """Pass the bytes on; returns when the first output came by.
+
+        `told` is called once all of the answer is known, before the client knows that.
+        """
         first_ns: int | None = None
         worker = step.granted.worker if step.granted else None
+        whole = False
         if not exchange.began:
             exchange.began = True
             await asgi.begin(exchange.send, stream.status, stream.content_type, extra)
@@ -265,8 +299,13 @@ class Proxy:
             passed = watch.feed(chunk)
             if watch.began and first_ns is None:
                 first_ns = self._loop.clock.now_ns()
+            if watch.done and not whole:
+                whole = True
+                told()
             if passed:
                 await _more(exchange.send, passed)
+        if not (whole or watch.stopped):
+            told()
         return first_ns
 
     async def _cut_short(self, exchange: Exchange, error: EngineError) -> None:

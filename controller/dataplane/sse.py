@@ -22,7 +22,8 @@ class Watch:
 
     `withhold` says whether an end by abort is not for the client, who gets the rest from elsewhere.
 
-    `began` once an event carried output: SGLang's first chat chunk only says the role.
+    `began` once an event carried output: SGLang's first chat chunk only says the role. `hear` gets
+    every event's JSON.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class Watch:
         whole: bool = False,
         rewrite: Callable[[bytes], bytes] | None = None,
         withhold: Callable[[], bool] | None = None,
+        hear: Callable[[Any], None] | None = None,
     ) -> None:
         self._withhold = withhold if whole else None
         self._swallow = swallow_usage
         self._rewrite = rewrite
+        self._hear = hear
         self._holds = swallow_usage or whole or rewrite is not None
         self._rest = b""
         self._last = b""
@@ -43,6 +46,8 @@ class Watch:
         self.began = False
         self.stopped = False
         """The engine ended it because Heddle told it to: that event and the rest stay here."""
+        self.done = False
+        """Whether the event that ends a chat stream has come by."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Bytes to pass on now."""
@@ -51,12 +56,15 @@ class Watch:
         for event in events:
             if self._swallow and self._is_usage(event):
                 continue
-            self.began = self.began or _has_output(_json(event))
+            if self._hear is not None or not self.began:
+                self._look(_json(event))
             told = self._rewrite(event) if self._rewrite else event
             self.stopped = self.stopped or self._is_stop(event)
             if not self.stopped:
                 kept.append(told + _END)
-            if event.startswith(_DATA) and not event.endswith(b"[DONE]"):
+            if event.endswith(b"[DONE]"):
+                self.done = True
+            elif event.startswith(_DATA):
                 self._last = told
         return b"".join(kept) if self._holds else chunk
 
@@ -76,6 +84,11 @@ class Watch:
         meta: Any = said.get("meta_info") if isinstance(said, dict) else None
         reason: Any = meta.get("finish_reason") if isinstance(meta, dict) else None
         return isinstance(reason, dict) and reason.get("type") == "abort"
+
+    def _look(self, said: Any) -> None:
+        self.began = self.began or _has_output(said)
+        if self._hear is not None:
+            self._hear(said)
 
     def _is_usage(self, event: bytes) -> bool:
         if b'"usage"' not in event:

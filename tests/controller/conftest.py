@@ -133,10 +133,10 @@ class Stack:
 
 
 @contextlib.asynccontextmanager
-async def make_stack(engines: int = 2, **config: Any) -> AsyncGenerator[Stack]:
-    """Everything up; engines in the order w0, w1..."""
+async def make_stack(engines: int | list[Any] = 2, **config: Any) -> AsyncGenerator[Stack]:
+    """Everything up; engines in the order w0, w1..., or those given."""
     async with contextlib.AsyncExitStack() as exits:
-        stubs = [StubEngine() for _ in range(engines)]
+        stubs = [StubEngine() for _ in range(engines)] if isinstance(engines, int) else engines
         urls = [await exits.enter_async_context(served(stub)) for stub in stubs]
         spans = Recorder()
         chosen: dict[str, Any] = {"preset": "verl", **config}
