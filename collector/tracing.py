@@ -218,6 +218,28 @@ class Tracer:
         return Scope(lambda: self._trajectory(known, agent))
 
     @contextmanager
+    def phase(self, name: str, *, trainer_step: int) -> Generator[None, None, None]:
+        """One phase of the trainer's step (gen, reward, update_actor ...; step is all of it)."""
+        run, start_ns = self._shared["heddle.run.id"], self._now_ns()
+        said = {
+            **self._shared,
+            "gen_ai.operation.name": c.TRAINER,
+            "heddle.trainer.step": trainer_step,
+            "heddle.trainer.phase": name,
+        }
+        try:
+            yield
+        finally:
+            self.emitter.emit(
+                f"{c.TRAINER} {name}",
+                trace_id=ids.trace_id(run, f"trainer/{trainer_step}"),
+                span_id=ids.span_id(run, "trainer", trainer_step, name),
+                start_ns=start_ns,
+                end_ns=max(self._now_ns(), start_ns),
+                attributes=said,
+            )
+
+    @contextmanager
     def _trajectory(
         self, known: Mapping[str, Any], agent: str
     ) -> Generator[Trajectory, None, None]:
@@ -303,28 +325,6 @@ def _as_current(it: Trajectory) -> Generator[None, None, None]:
 
 def _here() -> Trajectory:
     return _CURRENT.get() or Trajectory(_NOWHERE, time.time_ns, _NOBODY)
-
-    @contextmanager
-    def phase(self, name: str, *, trainer_step: int) -> Generator[None, None, None]:
-        """One phase of the trainer's step (gen, reward, update_actor ...; step is all of it)."""
-        run, start_ns = self._shared["heddle.run.id"], self._now_ns()
-        said = {
-            **self._shared,
-            "gen_ai.operation.name": c.TRAINER,
-            "heddle.trainer.step": trainer_step,
-            "heddle.trainer.phase": name,
-        }
-        try:
-            yield
-        finally:
-            self._emitter.emit(
-                f"{c.TRAINER} {name}",
-                trace_id=ids.trace_id(run, f"trainer/{trainer_step}"),
-                span_id=ids.span_id(run, "trainer", trainer_step, name),
-                start_ns=start_ns,
-                end_ns=max(self._now_ns(), start_ns),
-                attributes=said,
-            )
 
 
 def _shared(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class Loop:
         self._returns(trajectory)
 
     def served(self, step: Step, usage: Usage, late_s: float = 0.0) -> None:
-        """Its last byte left, so many wall seconds ago: learn from it; the tool interval begins."""
+        """Its last byte left, so many seconds ago: learn from it; the tool interval begins."""
         now_ns, trajectory = step.ended_ns(self.clock, late_s), step.trajectory
         self._stop_running(step)
         self.spans.ended(step, usage, now_ns)
@@ -341,8 +341,6 @@ class Loop:
         undecided = self._undecided.get(trajectory.run)
         if undecided:
             undecided.pop(trajectory, None)
-
-    # what is known
 
     def _end_tool(self, trajectory: LiveTrajectory, now_ns: int) -> None:
         if trajectory.waiting or trajectory.running or not trajectory.last_end_ns:

@@ -127,7 +127,7 @@ class Release(Wire):
     output_ids: list[int] | None = None
     meta_info: dict[str, Any] | None = None
     policy_version: str | None = Field(default=None, max_length=512)
-    """Where there is no meta_info to say which weights sampled."""
+    """Which weights sampled, by the trainer's own count; meta_info's where this is not given."""
     error: str | None = Field(default=None, max_length=512)
     final: bool = False
     late_s: float = Field(default=0.0, ge=0, le=60)

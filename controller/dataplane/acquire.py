@@ -170,7 +170,7 @@ def _usage(asked: wire.Release) -> Usage:
     if asked.output_ids:
         usage.output_ids = ",".join(map(str, asked.output_ids)).encode()
         usage.output_tokens = usage.output_tokens or len(asked.output_ids)
-    usage.policy_version = usage.policy_version or asked.policy_version
+    usage.policy_version = asked.policy_version or usage.policy_version
     if asked.error == TRAINERS_ABORT:
         usage.finish_reason = "abort"
     if usage.input_tokens < 0 or usage.output_tokens < 0:

@@ -170,7 +170,7 @@ class Proxy:
                 self._loop.drop(step, "client_unreachable")
                 raise
             else:
-                self._done(step, usage)
+                self._done(exchange, step, usage)
                 return
 
     async def _ends(
@@ -191,7 +191,7 @@ class Proxy:
             raise NoWorker(message) from error
         raise error
 
-    def _done(self, step: Step, usage: Usage) -> None:
+    def _done(self, exchange: Exchange, step: Step, usage: Usage) -> None:
         if usage.error is None:
             if exchange.path == CHAT and self._loop.moves(step.trajectory.run):
                 step.trajectory.chat = exchange.carried()

@@ -69,7 +69,8 @@ def said_of(output: Any, input_tokens: int) -> dict[str, Any]:
     version = extra.get("global_steps")
     if isinstance(meta, Mapping):
         said["meta_info"] = dict(meta)
-    elif version is not None:
+    if version is not None:
+        # The trainer's own number: SGLang's weight_version stays what it was under verl.
         said["policy_version"] = str(version)
     if output.stop_reason in ABORTED:
         said["error"] = "aborted_by_trainer"
