@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.models.lognormal import remaining_many
+from heddle.models.lognormal import remaining_median
 from heddle.models.types import Query
 
 Floats = NDArray[np.float64]
@@ -49,8 +51,8 @@ LOGGED: Final = (
 """Taken as ln(1 + value)."""
 
 PLAIN: Final = (
-    Feature("last_error", "0 or 1", "the latest tool call that has ended failed"),
     Feature("mean_output_tokens", "ln(1 + tokens)", "tokens_so_far / steps_so_far"),
+    Feature("last_error", "0 or 1", "the latest tool call that has ended failed"),
     Feature("prior_log_p50", "ln tokens", "remaining by group history, survival-corrected"),
     Feature("prior_log_low", "ln ratio", "history's p50 over its p10"),
     Feature("prior_log_high", "ln ratio", "history's p90 over its p50"),
@@ -83,8 +85,10 @@ COLUMNS: Final = (
     "last_tool_s", "errors_so_far", "last_error",
 )  # fmt: skip
 """Numeric fields of a Query that features are made from; the tool's name comes as `tool_bucket`."""
+_FIELDS: Final = attrgetter(*COLUMNS)
 
 
+@lru_cache(maxsize=1024)
 def tool_bucket(name: str | None) -> int:
     """Which of the buckets a tool's name hashes to; -1 for no tool or an unknown one."""
     return crc32(name.encode()) % TOOL_BUCKETS if name else -1
@@ -92,41 +96,45 @@ def tool_bucket(name: str | None) -> int:
 
 def columns_of(queries: Sequence[Query]) -> dict[str, Floats]:
     """The queries' fields as arrays, the tool's name as its bucket."""
-    columns = {
-        name: np.array([getattr(query, name) for query in queries], dtype=np.float64)
-        for name in COLUMNS
-    }
+    table = np.array([_FIELDS(query) for query in queries], dtype=np.float64)
+    columns: dict[str, Floats] = {name: table[:, at] for at, name in enumerate(COLUMNS)}
     columns["tool_bucket"] = np.array([float(tool_bucket(q.last_tool)) for q in queries])
     return columns
 
 
 def matrix(columns: Mapping[str, Floats]) -> Floats:
     """One row a question, one column a feature, in the order of FEATURES."""
-    logged = [np.log1p(np.maximum(columns[f.name], 0.0)) for f in LOGGED]
-    steps = columns["steps_so_far"]
-    middle = columns["prior_log_p50"]
+    steps, middle = columns["steps_so_far"], columns["prior_log_p50"]
+    out = np.empty((len(steps), len(FEATURES)))
+    for at, feature in enumerate(LOGGED):
+        out[:, at] = columns[feature.name]
+    known = columns["prior_steps"] > 0
+    logged = len(LOGGED)
+    out[:, logged] = columns["tokens_so_far"] / np.maximum(steps, 1.0)
+    np.log1p(np.maximum(out[:, : logged + 1], 0.0), out=out[:, : logged + 1])
     expected = np.log1p(columns["prior_steps"]) - np.log1p(steps)
     plain = [
         columns["last_error"],
-        np.log1p(columns["tokens_so_far"] / np.maximum(steps, 1.0)),
         middle,
         middle - columns["prior_log_p10"],
         columns["prior_log_p90"] - middle,
-        np.where(columns["prior_steps"] > 0, expected, 0.0),
-        _step_path(columns),
+        expected * known,
+        _step_path(columns, known),
     ]
-    tools = [(columns["tool_bucket"] == i).astype(np.float64) for i in range(TOOL_BUCKETS)]
-    return np.stack([*logged, *plain, *tools], axis=1)
+    for at, column in enumerate(plain, start=logged + 1):
+        out[:, at] = column
+    out[:, -TOOL_BUCKETS:] = columns["tool_bucket"][:, None] == np.arange(TOOL_BUCKETS)
+    return out
 
 
-def _step_path(columns: Mapping[str, Floats]) -> Floats:
+def _step_path(columns: Mapping[str, Floats], known: NDArray[np.bool_]) -> Floats:
     """Who has taken k steps has more than k: steps survive as tokens do, and each writes as many
     tokens as the group's, or by and by as its own."""
-    known = columns["prior_steps"] > 0
     whole, sigma = np.where(known, columns["prior_steps"], 1.0), columns["prior_sigma"]
     k, half = columns["steps_so_far"], sigma**2 / 2
-    left = remaining_many(np.log(whole) - half, sigma, k)[:, 1]
-    theirs = columns["prior_mu"] + half - np.log(whole)
+    log_whole = np.log(whole)
+    left = remaining_median(log_whole - half, sigma, k)
+    theirs = columns["prior_mu"] + half - log_whole
     own = np.log(np.maximum(columns["tokens_so_far"], 1.0) / np.maximum(k, 1.0))
     trust = k / (k + OWN_PACE)
     path = np.log(np.maximum(left, 1.0)) + (1.0 - trust) * theirs + trust * own

@@ -10,21 +10,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from heddle.models.lognormal import FAR_Z, Lognormal, mills, remaining_many
+from heddle.models import beyond
+from heddle.models.lognormal import Lognormal, remaining_many
 from heddle.models.types import Length, Outlook, Query
 from heddle.models.variance import UNKNOWN, GroupStats, Level, level_of, posterior, spread_of_tasks
 
 # Samples of the task that one group's mean of steps or tool seconds is weighed against.
 MEAN_PULL = 2.0
-NEWTON_ROUNDS = 8
-"""Eight reach the mode to 1e-9 with 15 running siblings around one finished."""
+FEW = 8
+"""Questions up to which plain Python is faster than numpy."""
 
 
 @dataclass(slots=True)
@@ -52,6 +53,24 @@ class _Group:
 
     def stats(self) -> GroupStats:
         return GroupStats(self.n, self.sum_log / self.n if self.n else 0.0, self.squares_log)
+
+
+class _Shared(NamedTuple):
+    """A group as all its samples see it; `at` is where each running one stands in `censored`."""
+
+    posterior: tuple[float, float, float]
+    censored: NDArray[np.float64]
+    at: dict[str, int]
+
+
+def _rows(each: Sequence[_Shared], queries: Sequence[Query], widest: int) -> NDArray[np.float64]:
+    """Each query's cut-off and running siblings without itself, filled up with -inf."""
+    rows = np.full((len(each), widest), -np.inf)
+    for row, (known, query) in enumerate(zip(each, queries, strict=True)):
+        rows[row, : len(known.censored)] = known.censored
+        if (own := known.at.get(query.trajectory)) is not None:
+            rows[row, own] = -np.inf
+    return rows
 
 
 class GroupHistory:
@@ -131,12 +150,7 @@ class GroupHistory:
 
     def total(self, query: Query) -> Lognormal:
         """The law of the trajectory's total output tokens, before its own survival is used."""
-        group = self._groups.get(query.group)
-        level = self.level(query.task or (group.task if group else None))
-        if group is None:
-            return predictive(GroupStats(0, 0.0, 0.0), (), level)
-        alive = [at for name, at in group.running.items() if name != query.trajectory]
-        return predictive(group.stats(), group.censored + alive, level)
+        return _law(*self._posterior(query))
 
     def predict(self, query: Query) -> Length:
         """Remaining output tokens, given that the trajectory got as far as it did."""
@@ -144,10 +158,43 @@ class GroupHistory:
 
     def predict_many(self, queries: Sequence[Query]) -> list[Length]:
         """The same for many, in their order."""
-        laws = [self.total(query) for query in queries]
         so_far = np.array([query.tokens_so_far for query in queries], dtype=np.float64)
-        mu, sigma = np.array([law.mu for law in laws]), np.array([law.sigma for law in laws])
-        return [Length(*row) for row in remaining_many(mu, sigma, so_far).tolist()]
+        return [Length(*row) for row in remaining_many(*self.laws(queries), so_far).tolist()]
+
+    def laws(self, queries: Sequence[Query]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`total` of many at once: mu and sigma, in their order."""
+        if len(queries) <= FEW:
+            few = [self.total(query) for query in queries]
+            return np.array([law.mu for law in few]), np.array([law.sigma for law in few])
+        shared: dict[tuple[str, str | None], _Shared] = {}
+        each: list[_Shared] = []
+        for query in queries:
+            key = query.group, query.task
+            if key not in shared:
+                shared[key] = self._shared(query)
+            each.append(shared[key])
+        mean, variance, within = np.array([known.posterior for known in each]).T
+        if widest := max(len(known.censored) for known in shared.values()):
+            rows = _rows(each, queries, widest)
+            mean, variance = beyond.modes(mean, variance, within, rows)
+        return mean, np.sqrt(variance + within)
+
+    def _shared(self, query: Query) -> _Shared:
+        """What all samples of the query's group have in common."""
+        known, censored = self._posterior(replace(query, trajectory=""))
+        group = self._groups.get(query.group)
+        names = list(group.running) if group else []
+        first = len(censored) - len(names)
+        return _Shared(known, np.array(censored), {n: first + i for i, n in enumerate(names)})
+
+    def _posterior(self, query: Query) -> tuple[tuple[float, float, float], list[float]]:
+        """Of the group's mean, and what is known of cut-off and running samples but its own."""
+        group = self._groups.get(query.group)
+        level = self.level(query.task or (group.task if group else None))
+        if group is None:
+            return posterior(GroupStats(0, 0.0, 0.0), level), []
+        alive = [at for name, at in group.running.items() if name != query.trajectory]
+        return posterior(group.stats(), level), group.censored + alive
 
     def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
         """With steps and tool seconds as the group's means have them; 1 step where none is."""
@@ -213,24 +260,11 @@ def _means(groups: Sequence[_Group]) -> tuple[float, float]:
 
 def predictive(stats: GroupStats, censored: Sequence[float], level: Level) -> Lognormal:
     """The law of the next total: the group's mean with its uncertainty, and chance inside it."""
-    mean, variance, within = posterior(stats, level)
+    return _law(posterior(stats, level), censored)
+
+
+def _law(known: tuple[float, float, float], censored: Sequence[float]) -> Lognormal:
+    mean, variance, within = known
     if censored:
-        mean, variance = _beyond(mean, variance, within, censored)
+        mean, variance = beyond.mode(mean, variance, within, censored)
     return Lognormal(mean, math.sqrt(variance + within))
-
-
-def _beyond(
-    mean: float, variance: float, within: float, censored: Sequence[float]
-) -> tuple[float, float]:
-    """The group mean's posterior mode and curvature, given log totals only known to exceed these.
-
-    The log posterior is concave in the mean, so Newton's steps from the uncensored one converge.
-    """
-    sigma, mode, precision = math.sqrt(within), mean, 1.0 / variance
-    for _ in range(NEWTON_ROUNDS):
-        zs = [(at - mode) / sigma for at in censored]
-        pulls = [(1.0 / mills(z), z) for z in zs if z > -FAR_Z]
-        gradient = (mean - mode) / variance + sum(h for h, _ in pulls) / sigma
-        precision = 1.0 / variance + sum(max(h * (h - z), 0.0) for h, z in pulls) / within
-        mode += gradient / precision
-    return mode, 1.0 / precision

@@ -111,15 +111,30 @@ def remaining_many(
     return out
 
 
+def remaining_median(
+    mu: NDArray[np.float64], sigma: NDArray[np.float64], so_far: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The middle of what remains, as `remaining_many` has it."""
+    with np.errstate(divide="ignore"):
+        z = (np.log(np.maximum(so_far, 0.0)) - mu) / sigma
+    if not ((z > -FAR_Z) & (z < FAR_Z)).all():
+        return remaining_many(mu, sigma, so_far)[:, 1]
+    return so_far * np.expm1(_grown(z, _survival(z), sigma, 0.5))
+
+
+def _grown(
+    z: NDArray[np.float64], survival: NDArray[np.float64], sigma: NDArray[np.float64], level: float
+) -> NDArray[np.float64]:
+    """By how much ln of the total lies beyond ln of what was written, at that quantile."""
+    at = np.array([-_NORMAL.inv_cdf(p) for p in (survival * (1.0 - level)).tolist()])
+    return np.minimum(sigma * np.maximum(at - z, 0.0), MAX_LOG)
+
+
 def _remaining_near(
     z: NDArray[np.float64], sigma: NDArray[np.float64], so_far: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     survival = _survival(z)
-    columns: list[NDArray[np.float64]] = []
-    for level in LEVELS:
-        at = np.array([-_NORMAL.inv_cdf(p) for p in (survival * (1.0 - level)).tolist()])
-        grown = np.minimum(sigma * np.maximum(at - z, 0.0), MAX_LOG)
-        columns.append(so_far * np.expm1(grown))
+    columns = [so_far * np.expm1(_grown(z, survival, sigma, level)) for level in LEVELS]
     shifted = z - sigma
     ratio = _survival(shifted) / survival * np.exp(0.5 * (shifted**2 - z**2))
     columns.append(so_far * (ratio - 1.0))

@@ -168,10 +168,9 @@ class Learned:
 
     def _priors(self, queries: Sequence[Query]) -> dict[str, Floats]:
         history = self.history
-        laws = np.array([(law.mu, law.sigma) for law in map(history.total, queries)])
+        mu, sigma = history.laws(queries)
         so_far = np.array([float(query.tokens_so_far) for query in queries])
-        lengths = remaining_many(laws[:, 0], laws[:, 1], so_far)
-        logs = np.log(np.maximum(lengths[:, :3], 1.0))
+        logs = np.log(np.maximum(remaining_many(mu, sigma, so_far)[:, :3], 1.0))
         steps = [history.mean_steps(q.group, q.task) or 0.0 for q in queries]
         return {
             "prior_log_p10": logs[:, 0],
@@ -179,8 +178,8 @@ class Learned:
             "prior_log_p90": logs[:, 2],
             "prior_samples": np.array([float(history.samples(q.group)) for q in queries]),
             "prior_steps": np.array(steps),
-            "prior_mu": laws[:, 0],
-            "prior_sigma": laws[:, 1],
+            "prior_mu": mu,
+            "prior_sigma": sigma,
         }
 
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heddle.models import beyond
 from heddle.models.history import GroupHistory
+from heddle.models.lognormal import mills
 from heddle.models.predictor import DEFAULT_MEDIAN_TOKENS, NoPrediction, Predictor
 from heddle.models.types import Query
 from heddle.models.variance import UNKNOWN, GroupStats, between_variance, level_of
@@ -210,3 +212,43 @@ def test_rows_without_a_group_tell_of_their_task_and_are_nobodys_siblings():
     long = history.predict(Query(group="new", task="long"))
     assert short.p50 * 2 < long.p50
     assert history.samples("") == 0
+
+
+@given(st.lists(st.floats(-28.0, 40.0), min_size=1, max_size=20))
+def test_the_mills_ratio_of_many_is_that_of_each(zs):
+    assert beyond.mills_many(np.array(zs)) == pytest.approx([mills(z) for z in zs], rel=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(3.0, 12.0), st.floats(0.01, 2.0), st.floats(0.01, 1.0),
+            st.lists(st.floats(0.0, 13.0), max_size=8),
+        ), min_size=1, max_size=6,
+    )
+)  # fmt: skip
+def test_modes_of_many_groups_are_those_of_each(groups):
+    widest = max(len(cut) for *_, cut in groups)
+    filled = np.array([[*cut, *[-np.inf] * (widest - len(cut))] for *_, cut in groups])
+    columns = [np.array(column) for column in list(zip(*groups, strict=True))[:3]]
+    at, variance = beyond.modes(*columns, filled.reshape(len(groups), widest))
+    wanted = [beyond.mode(*group) for group in groups]
+    assert at == pytest.approx([w[0] for w in wanted], rel=1e-8)
+    assert variance == pytest.approx([w[1] for w in wanted], rel=1e-7)
+
+
+def test_many_questions_are_answered_as_one_by_one():
+    history = GroupHistory()
+    for g in range(5):
+        for s in range(4):
+            history.observe(f"g{g}", 200 * (g + 1) + 50 * s, censored=s == 3, task="t")
+            history.survives(f"g{g}", f"t{g}-{s + 4}", 300 * (s + 1), task="t")
+    asked = [
+        Query(group=f"g{g}", trajectory=f"t{g}-{s}", task="t", tokens_so_far=100 * s)
+        for g in range(6)
+        for s in range(8)
+    ]
+    one_by_one = [history.predict(query) for query in asked]
+    for many, one in zip(history.predict_many(asked), one_by_one, strict=True):
+        assert (many.p10, many.p50, many.p90) == pytest.approx((one.p10, one.p50, one.p90), 1e-7)

@@ -1,0 +1,86 @@
+"""Where does a group's mean lie, when of some samples only how far they got is known?
+
+The posterior mode and curvature of the mean of log totals, given the uncensored posterior and log
+totals that are only known to be exceeded. The log posterior is concave in the mean, so Newton's
+steps from the uncensored one converge. One at a time in plain Python, many at once in numpy: equal
+to 1e-9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+from heddle.models.lognormal import mills
+
+Floats = NDArray[np.float64]
+ROUNDS: Final = 8
+"""Eight reach the mode to 1e-9 with 15 running siblings around one finished; most need four."""
+STILL: Final = 1e-10
+"""Of a standard deviation: a step smaller than this is the last."""
+NO_PULL_Z: Final = -8.5
+"""Who is so far below the mean says nothing of it: the hazard is below 1e-16."""
+_SCALE: Final = 4.0
+_SQRT2PI: Final = math.sqrt(2.0 * math.pi)
+
+
+def _shrunk_mills(at: Floats) -> Floats:
+    """(1 + z) times the Mills ratio at z = scale (1 + t) / (1 - t): smooth on -1 to 1."""
+    z = _SCALE * (1.0 + at) / np.maximum(1.0 - at, 1e-12)
+    return np.array([(1.0 + v) * mills(v) for v in z.tolist()])
+
+
+_SERIES: Final[Floats] = chebyshev.chebinterpolate(_shrunk_mills, 30)  # pyright: ignore[reportArgumentType, reportCallIssue] (the stub wants a scalar function)
+
+
+def mills_many(z: Floats) -> Floats:
+    """As `lognormal.mills` to 1e-10; z above -30."""
+    size = np.abs(z)
+    upper = chebyshev.chebval((size - _SCALE) / (size + _SCALE), _SERIES) / (1.0 + size)
+    below = np.minimum(z, 0.0)
+    return np.where(z < 0.0, _SQRT2PI * np.exp(0.5 * below * below) - upper, upper)
+
+
+def mode(
+    mean: float, variance: float, within: float, censored: Sequence[float]
+) -> tuple[float, float]:
+    """The mode, and the variance around it."""
+    sigma, at, curve = math.sqrt(within), mean, 1.0 / variance
+    for _ in range(ROUNDS):
+        gradient, curve = (mean - at) / variance, 1.0 / variance
+        for log_tokens in censored:
+            z = (log_tokens - at) / sigma
+            if z > NO_PULL_Z:
+                hazard = 1.0 / mills(z)
+                gradient += hazard / sigma
+                curve += max(hazard * (hazard - z), 0.0) / within
+        step = gradient / curve
+        at += step
+        if abs(step) < STILL * sigma:
+            break
+    return at, 1.0 / curve
+
+
+def modes(
+    mean: Floats, variance: Floats, within: Floats, censored: Floats
+) -> tuple[Floats, Floats]:
+    """The same for many; `censored` has a row for each, filled up with -inf."""
+    sigma, at = np.sqrt(within), mean.copy()
+    curve = 1.0 / variance
+    for _ in range(ROUNDS):
+        z = (censored - at[:, None]) / sigma[:, None]
+        pulls = z > NO_PULL_Z
+        near = np.where(pulls, z, 0.0)
+        hazard = np.where(pulls, 1.0 / mills_many(near), 0.0)
+        bend = np.maximum(hazard * (hazard - near), 0.0).sum(axis=1)
+        curve = 1.0 / variance + bend / within
+        step = ((mean - at) / variance + hazard.sum(axis=1) / sigma) / curve
+        at += step
+        if (np.abs(step) < STILL * sigma).all():
+            break
+    return at, 1.0 / curve
