@@ -51,6 +51,19 @@ class Cut(NamedTuple):
     end: Ints
 
 
+FITS: Final = 1 << 62
+
+
+def ordered(owner: Ints, at: Ints) -> Ints:
+    """The order by owner, then by time; ties as they come to lie."""
+    least = int(at.min(initial=0))
+    span = int(at.max(initial=0)) - least + 1
+    if span * (int(owner.max(initial=0)) + 1) < FITS:
+        # One number sorts three times as fast as two.
+        return np.argsort(owner * span + at - least)
+    return np.lexsort((at, owner))
+
+
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Each row's run of *count* numbers from *first* on: of which row, and the number."""
     row = np.repeat(np.arange(len(count)), count)

@@ -23,7 +23,7 @@ from heddle.collector.activities import (
     Tables,
     together,
 )
-from heddle.collector.cells import CELL_BITS, Edges, Grid, cut
+from heddle.collector.cells import CELL_BITS, Edges, Grid, cut, ordered
 from heddle.collector.lives import ends
 from heddle.collector.timeline import RANKED
 
@@ -104,9 +104,10 @@ def _sum(rows: Columns, state: Ints) -> Bools:
     simple = seen & (lived == np.where(seen, last - first, 0))
     doing = np.flatnonzero(~living)
     whose, start, end = rows.trajectory[doing], rows.start[doing], rows.end[doing]
-    order = np.lexsort((start, whose))
-    clash = (whose[order][1:] == whose[order][:-1]) & (start[order][1:] < end[order][:-1])
-    simple[whose[order][1:][clash]] = False
+    order = ordered(whose, start)
+    owner, until = whose[order], end[order]
+    clash = (owner[1:] == owner[:-1]) & (start[order][1:] < until[:-1])
+    simple[owner[1:][clash]] = False
     state[simple, 0], state[simple, 1] = first[simple], last[simple]
     plain = simple[whose]
     whose, start, end = whose[plain], start[plain], end[plain]
@@ -114,7 +115,8 @@ def _sum(rows: Columns, state: Ints) -> Bools:
     lasts = end == OPEN
     state[whose[lasts], 2], state[whose[lasts], 3] = rank[lasts], start[lasts]
     over = ~lasts
-    np.add.at(state, (whose[over], 4 + rank[over]), end[over] - start[over])
+    place = whose[over] * state.shape[1] + 4 + rank[over]
+    np.add.at(state.reshape(-1), place, end[over] - start[over])
     return simple
 
 

@@ -154,11 +154,13 @@ def _with_ends(s: Strips, begins: Ints, ends: Ints) -> Strips:
     ramp = bare._replace(end=np.minimum(bare.end, first))
     gap = bare._replace(start=np.maximum(bare.start, first), end=np.minimum(bare.end, last))
     tail = bare._replace(start=np.maximum(bare.start, last))
-    named = [s.where(~empty)]
-    for part, state in ((ramp, "ramp_up"), (gap, "starved_gap"), (tail, "tail_bubble")):
-        part = part.where(part.start < part.end)
-        named.append(part._replace(state=np.full(len(part.start), STATE[state])))
-    found = _joined(named)
-    place = np.empty(int(s.worker.max()) + 1, np.int64)
-    place[s.worker[::-1]] = np.arange(len(s.worker))[::-1]
-    return found.where(np.lexsort((found.start, place[found.worker])))
+    parts, places = [s.where(~empty)], [np.flatnonzero(~empty) * 3]
+    at = np.flatnonzero(empty) * 3
+    for turn, (part, state) in enumerate(
+        ((ramp, "ramp_up"), (gap, "starved_gap"), (tail, "tail_bubble"))
+    ):
+        some = part.start < part.end
+        part = part.where(some)
+        parts.append(part._replace(state=np.full(len(part.start), STATE[state])))
+        places.append(at[some] + turn)
+    return _joined(parts).where(np.argsort(np.concatenate(places)))

@@ -15,6 +15,7 @@ import polars as pl
 from heddle.collector.activities import (
     KIND,
     NONE,
+    OPEN,
     Columns,
     Ints,
     Kind,
@@ -22,7 +23,7 @@ from heddle.collector.activities import (
     ints,
     together,
 )
-from heddle.collector.cells import spread
+from heddle.collector.cells import FITS, spread
 from heddle.collector.steps import Lives, Steps, codes, end_of_lives, slices_of, steps_of
 
 _PARTS: Final[tuple[Kind, ...]] = ("held", "queued", "prefill", "decode")
@@ -169,11 +170,22 @@ def _tools(tables: Tables, calls: _Calls, stints: _Stints) -> Columns:
     """A tool interval belongs to whichever worker the trajectory is homed on meanwhile."""
     if not len(calls.whose) or not len(stints.whose):
         return Columns.of((), tables)
-    times = np.unique(np.concatenate([stints.start, calls.start, calls.end]))
-    size = len(times) + 1
+    least = min(int(stints.start.min()), int(calls.start.min()))
+    # What lasts ends after everything else does; a life of which nothing came begins then.
+    begun = stints.start[stints.start < OPEN]
+    most = max(int(begun.max(initial=least)), int(calls.start.max())) + 1
+    size, count = most - least + 1, int(max(stints.whose.max(), calls.whose.max())) + 1
+    # Clocks that are years apart are told by their order.
+    edges = (
+        None
+        if size * count < FITS
+        else np.unique(np.concatenate([stints.start, calls.start, calls.end]))
+    )
+    size = size if edges is None else len(edges) + 1
 
     def key(whose: Ints, at: Ints) -> Ints:
-        return whose * size + np.searchsorted(times, at)
+        at = np.minimum(at, most) - least if edges is None else np.searchsorted(edges, at)
+        return whose * size + at
 
     starts = key(stints.whose, stints.start)
     floor = np.searchsorted(stints.whose, calls.whose)

@@ -53,11 +53,11 @@ class Case:
     def alone_share(self) -> float:
         """Of the time in which anybody was busy, the share in which only one worker was."""
         strips = self.accounts.of(BUSY)
-        edges, at = np.unique(np.concatenate([strips.start, strips.end]), return_inverse=True)
-        change = np.bincount(at[: len(strips.start)], minlength=len(edges)) - np.bincount(
-            at[len(strips.start) :], minlength=len(edges)
-        )
-        busy, length = np.cumsum(change)[:-1], np.diff(edges)
+        base = self.accounts.window.start_ns
+        # Time and what changes there share a number: it sorts faster than an order is found.
+        edges = np.concatenate([(strips.start - base) * 2 + 1, (strips.end - base) * 2])
+        edges.sort()
+        busy, length = np.cumsum((edges & 1) * 2 - 1)[:-1], np.diff(edges >> 1)
         return _ratio(int(length[busy == 1].sum()), int(length[busy > 0].sum()))
 
     @cached_property

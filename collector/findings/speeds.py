@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from heddle.collector.activities import Ints, ints
+from heddle.collector.cells import FITS
 from heddle.collector.facts import Facts
 
 _TOKENS_TO_JUDGE: Final = 16
@@ -78,6 +79,9 @@ def mean_batches(facts: Facts, worker: Ints, start: Ints, end: Ints) -> npt.NDAr
         return np.ones(len(start))
     base = min(int(seen.start.min()), int(start.min()))
     span = max(int(seen.end.max()), int(end.max())) - base + 1
+    if span * (int(max(seen.worker.max(), worker.max())) + 1) >= FITS:
+        # Clocks that are years apart say nothing of who ran beside whom.
+        return np.ones(len(start))
     until = [_so_far(seen.worker * span + edge - base, span) for edge in (seen.start, seen.end)]
     area = [until[0](worker, at - base) - until[1](worker, at - base) for at in (start, end)]
     whole = (area[1] - area[0]) / np.maximum(end - start, 1)

@@ -10,6 +10,7 @@ import pytest
 from heddle.collector import records
 from heddle.collector.accounting import account
 from heddle.collector.activities import Activity
+from heddle.collector.decompose import decompose
 from heddle.collector.facts import Facts, Slice, gather, slice_frame
 from heddle.collector.grants import Lease
 
@@ -266,3 +267,23 @@ def test_an_engine_that_died_holds_its_gpus_until_it_is_back_though_its_lease_en
     assert states(found, "a")["down"] == 2 * 30
     accounts = account(found.window, found.gpus, found.leases, found.activities)
     assert accounts.gpu_ns["unallocated"] == 0
+
+
+def test_trajectories_whose_clocks_are_decades_apart_keep_their_own_times():
+    steps: list[Row] = []
+    tools: list[Row] = []
+    for k, origin in enumerate((0, 900_000_000 * 10**9, 1_795_000_000 * 10**9)):
+        whose = {"trajectory_id": f"t{k}"}
+        for index, worker_id in enumerate("ab"):
+            at = origin + 100 * index
+            steps.append(step(index, at, at + 60, 10, 0, 10, 40, worker_id=worker_id) | whose)
+        tools.append(tool(origin + 60, origin + 95) | whose)
+    found = facts(steps, tools=tools, end=1_795_000_001 * 10**9, now=1_795_000_001 * 10**9)
+    told = decompose(found, frame("steps", steps), {})
+    parts = ("held_ns", "prefill_ns", "unsplit_ns", "tool_ns", "orchestrator_ns")
+    assert told.select(parts).rows() == [
+        (20, 20, 80, 35, told["duration_ns"][k] - 155) for k in range(3)
+    ]  # fmt: skip
+    assert {(x.worker_id, x.end_ns - x.start_ns) for x in found.activities if x.kind == "tool"} == {
+        ("a", 35)
+    }
