@@ -190,6 +190,9 @@ class Rollouts:
             mine = (trajectory.run, trajectory.rollout) == (rollout.run, rollout.id)
             if mine and trajectory.state == "tool":
                 self._loop.finish(rollout.run, trajectory.id, truncated=True)
+                # A client with spans of its own tells this one itself.
+                if trajectory.trace is None:
+                    self._loop.spans.finished(rollout.run, trajectory.id, {})
         self._spans.emit(
             c.ROLLOUT,
             trace_id=_trace(rollout.run, rollout.id),

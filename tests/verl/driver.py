@@ -166,7 +166,13 @@ def start_ray(tries: int = 3) -> None:
     """Ray gives its own node 30 s to start and has no setting for it: a busy machine needs more."""
     for left in reversed(range(tries)):
         try:
-            ray.init(num_cpus=8, include_dashboard=False, object_store_memory=200 << 20)
+            ray.init(
+                # Never somebody else's cluster that happens to run here.
+                address="local",
+                num_cpus=8,
+                include_dashboard=False,
+                object_store_memory=200 << 20,
+            )
         except Exception:  # Ray raises no narrower one here
             ray.shutdown()
             if not left:
