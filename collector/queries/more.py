@@ -41,6 +41,7 @@ _NAMES: Final = dict.fromkeys(
         "name",
         "trace_id",
         "run_id",
+        "received_ns",
         "hidden_ns",
         "exposed_ns",
         *(n for v in COLUMNS.values() for n in v if n not in SAID),
@@ -89,12 +90,14 @@ def _read_more(cursor: duckdb.DuckDBPyConnection, before: Reading) -> More | Non
     *counts, came = cursor.execute(_SINCE, [since_ns, run, rollout]).fetchall()[0]
     now = Version(*(int(value or 0) for value in counts))
     rows = rows_of(cursor, _CAME, [since_ns - _EARLY_NS, since_ns, run, rollout] * 2)
+    here = _ended(rows, run, since_ns)
     slices = placed(cursor, run, [rollout], rows.filter(pl.col("name").is_in(STAGES)))
     known = before.slices["span_id"].implode()
     slices = slices.drop("rollout_id").filter(~pl.col("span_id").is_in(known))
     rows = rows.filter((pl.col("run_id") == run) & ~pl.col("name").is_in(STAGES))
     ops = set(rows["op"])
-    fits = now.ended - before.version.ended == came and now.rows >= before.version.rows
+    # What was sealed meanwhile is counted, but no longer here.
+    fits = now.ended - before.version.ended == came == here and now.rows >= before.version.rows
     if not fits or c.ROLLOUT in ops:
         return None
     frames = Frames(
@@ -116,6 +119,13 @@ def _read_more(cursor: duckdb.DuckDBPyConnection, before: Reading) -> More | Non
     mine = pl.col("trajectory_id").is_in(changed)
     part = Frames(*(frame.filter(mine) for frame in frames))
     return More(replace(reading, **told), changed, part)
+
+
+def _ended(rows: pl.DataFrame, run: str, since_ns: int) -> int:
+    """How many of the spans that came have an end and count for the rollout."""
+    beside = pl.col("op").is_in([c.SENDER, c.TRAINER, c.DEVICE]).fill_null(value=False)
+    new = (pl.col("run_id") == run) & (pl.col("received_ns") > since_ns) & ~beside
+    return rows.filter(new & pl.col("end_ns").is_not_null()).height
 
 
 def _of(rows: pl.DataFrame, view: str) -> pl.DataFrame:
