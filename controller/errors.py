@@ -7,6 +7,7 @@ ControllerError
     NoWorker          nobody takes steps (503)
     EngineError       an engine refused or died
         EngineLost    before it answered: the step may go elsewhere (502)
+        EngineFull    its queue takes no more for now (503)
     LaunchFailed      an engine did not come up (503)
     Aborted           a held step was told to stop (503)
     TooMany           a limit on how many at once (429)
@@ -53,6 +54,12 @@ class EngineError(ControllerError):
 
 class EngineLost(EngineError):
     """The connection ended before an answer: nothing reached the client yet."""
+
+
+class EngineFull(EngineError):
+    """Its queue takes no more for now: again later, or elsewhere."""
+
+    status = 503
 
 
 class LaunchFailed(ControllerError):

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency, Length, Switches, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.usage import Usage
+from heddle.controller.errors import ControllerError
 from heddle.controller.fleet.engine import Engine, Steered
 from heddle.controller.shape import Shape
 
@@ -68,11 +69,20 @@ class Step:
     """Whether another engine can go on where one stops."""
     leaving: bool = False
     """Its engine was told to stop, so that it goes on elsewhere."""
+    task: asyncio.Task[Any] | None = None
+    """What carries its bytes; None where they do not pass here."""
+    given_up: ControllerError | None = None
     attempt: int = 0
     granted: Grant | None = None
     released_ns: int = 0
     predicted: Length | None = None
     predictor_version: str | None = None
+
+    def give_up(self, because: ControllerError) -> None:
+        """Take it off its engine: an EngineError sends it elsewhere, another one ends it."""
+        if self.task is not None and self.given_up is None:
+            self.given_up = because
+            self.task.cancel()
 
     @property
     def held_s(self) -> float:
@@ -147,6 +157,8 @@ class LiveTrajectory:
     running: set[Step] = field(default_factory=set[Step])
     last_end_ns: int = 0
     last_step: int = -1
+    last_done: tuple[int, int] = (-1, 0)
+    """Index and output tokens of the newest finished step."""
     move: LiveMove | None = None
     moving: bool = False
     parked: bool = False
@@ -187,6 +199,11 @@ class LiveTrajectory:
         self.shape.stepped(self.context_tokens, usage.input_tokens, usage.output_tokens)
         if not self.steps:
             self.prompt_tokens = usage.input_tokens
+        if step.index == self.last_done[0]:
+            # A client that lost the answer asked again: the step is still one.
+            self.steps -= 1
+            self.output_tokens -= self.last_done[1]
+        self.last_done = step.index, usage.output_tokens
         self.steps += 1
         self.context_tokens = usage.input_tokens + usage.output_tokens
         self.output_tokens += usage.output_tokens
@@ -247,6 +264,15 @@ class LiveWorker:
     running: int = 0
     events: int = 0
     """Chunks of streams that came from it."""
+    ended: int = 0
+    """Steps that left it, however they went."""
+    wedged: bool = False
+    """It answers, and gets on with nothing: it has to prove itself before it is back."""
+
+    def left(self) -> None:
+        """One of its steps is no longer there."""
+        self.running -= 1
+        self.ended += 1
 
     @property
     def takes(self) -> bool:

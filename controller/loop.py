@@ -376,7 +376,7 @@ class Loop:
             running.discard(step)
             step.trajectory.changed()
             if step.granted is not None:
-                step.granted.worker.running -= 1
+                step.granted.worker.left()
 
     def _reject(self, step: Step, error: ControllerError) -> None:
         self.drop(step, type(error).__name__)

@@ -7,6 +7,7 @@ control plane. Nothing here traces itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
 from heddle.controller.dataplane.direct import ACQUIRE, RELEASE, Direct
 from heddle.controller.dataplane.proxy import Proxy, serves
 from heddle.controller.dataplane.spans import Spans, StepSpans
-from heddle.controller.errors import ControllerError
+from heddle.controller.errors import Conflict, ControllerError
 from heddle.controller.events import Events
 from heddle.controller.fleet.counters import CounterPoller
 from heddle.controller.fleet.deaths import Deaths
@@ -52,6 +53,7 @@ from heddle.controller.security import Guard, Refused
 from heddle.controller.spool import Spool
 from heddle.controller.switches import Switchboard
 from heddle.controller.sync import WeightSyncs
+from heddle.controller.watchdog import WEDGED_S, Watchdog
 from heddle.controller.weights import Weights
 from heddle.models.latency import load_profile
 from heddle.models.registry import Registry
@@ -98,6 +100,8 @@ class ControllerConfig:
     """Engines may register themselves without the token."""
     retrain_every: int = 0
     """Rollouts after which a predictor is trained again; 0: never by itself."""
+    wedged_s: float = WEDGED_S
+    """Wall seconds without progress after which an engine that answers is given up."""
     spans: Spans | None = None
     """Takes spans instead of the collector."""
     launcher: Launcher | None = None
@@ -150,6 +154,7 @@ class Controller:
         self.rollouts.ended = self.retraining.rollout_ended
         self.syncs = WeightSyncs(config.clock, self.fleet, spans, self.loop.open_rollout)
         self.proxy = Proxy(self.loop, self.syncs, frozenset({token}))
+        self.watchdog = Watchdog(self.fleet, self.loop.table, config.wedged_s)
         self.acquired = Acquired(self.loop, self.syncs)
         self.direct = Direct(self.acquired)
         open_rollouts = self.loop.open_rollout
@@ -172,16 +177,21 @@ class Controller:
         await self.launcher.open()
         if not self.launcher.nodes:
             known = {url: (i, degree) for i, url, degree in self.journal.workers()}
-            for url in [*known, *(u.rstrip("/") for u in self.config.workers)]:
+            given = [u.rstrip("/") for u in self.config.workers]
+            for url in [*known, *given]:
                 if self.fleet.at(url) is None:
                     worker_id, degree = known.get(url, (None, None))
-                    await self.fleet.join(worker_id, url, degree)
+                    # Of those that are only remembered, one that changed must not stop the start.
+                    with contextlib.suppress(*() if url in given else (Conflict,)):
+                        await self.fleet.join(worker_id, url, degree)
         self.loop.start()
         self.loop.steering.start()
+        self.watchdog.start()
         self.counters.start()
 
     async def close(self) -> None:
         """End windows, answer who waits, stop what was launched."""
+        await self.watchdog.close()
         await self.counters.close()
         self.deaths.close()
         self.rollouts.close()

@@ -42,6 +42,8 @@ class Capabilities:
     """Port at which Heddle's plugin inside it takes new priorities."""
     memory_saver: bool = False
     """It can be put to sleep."""
+    refused: str = ""
+    """Why no step may go there."""
     missing: tuple[str, ...] = ()
     """A sentence for each thing it cannot do: what Heddle does instead, and what would help."""
 

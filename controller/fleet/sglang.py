@@ -277,14 +277,43 @@ def capabilities_of(info: Mapping[str, Any]) -> Capabilities:
     )
     missing = [sentence for name, sentence in _MISSING.items() if not getattr(can, name)]
     version = str(info.get("version") or "of a version it does not say")
+    if can.plugin and int(info.get("pp_size") or 1) > 1:
+        version += " with pipeline stages"
     if can.plugin and version not in VERIFIED:
         can = replace(can, plugin=0)
         missing.append(UNVERIFIED.format(version))
     if priority and info.get("default_priority_value", 0) is None:
         missing.append(UNRANKED)
-    return replace(can, missing=tuple(missing))
+    drafts = info.get("speculative_algorithm")
+    if drafts:
+        missing.append(DRAFTS.format(drafts))
+    return replace(can, missing=tuple(missing), refused=_refused(info))
 
 
+def _refused(info: Mapping[str, Any]) -> str:
+    """Engines of which a step cannot be placed: the sentence names what they are."""
+    mode = str(info.get("disaggregation_mode") or "null")
+    if mode != "null":
+        return PAIRED.format(mode)
+    ranks = int(info.get("dp_size") or 1)
+    if ranks > 1 or info.get("enable_dp_attention"):
+        return DATA_PARALLEL.format(ranks)
+    return ""
+
+
+PAIRED: Final = (
+    "it is one half of a PD-disaggregated pair (--disaggregation-mode {}), and a step needs both "
+    "halves; put SGLang's own router before the pair and leave it out here, or start it whole"
+)
+DATA_PARALLEL: Final = (
+    "it runs data-parallel (--dp-size {}, or --enable-dp-attention) with a prefix cache a rank, "
+    "and picks the rank itself, so no trajectory would stay with its prefix; start one engine a "
+    "rank"
+)
+DRAFTS: Final = (
+    "it decodes speculatively ({}): a warm-up generates one token, and plans use the law of plain "
+    "decoding until it is measured with heddle profile"
+)
 SILENT_PLUGIN: Final = (
     "a request keeps the priority it was sent with: the engine names a priority plugin that does "
     "not answer as one of this version; see that HEDDLE_PRIORITY_PORT is reachable from here"

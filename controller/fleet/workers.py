@@ -13,11 +13,13 @@ from typing import Final, cast
 
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency
-from heddle.controller.errors import EngineError
+from heddle.controller.errors import Conflict, EngineError
 from heddle.controller.fleet.engine import Capabilities, Engine, Steered
 from heddle.controller.live import LiveWorker
 
 EVERYWHERE_S: Final = 30.0
+WORKS_S: Final = 5.0
+"""An engine that needs longer for three tokens is not back."""
 Told = Callable[[LiveWorker], object]
 LawOf = Callable[[int], Latency]
 """Degree -> what the planner believes of such an engine."""
@@ -66,6 +68,9 @@ class Fleet:
         """Take an engine in; what it says of its degree and room wins over the belief."""
         engine = self._engine_at(url)
         said = await self._asked(engine)
+        if said is not None and said.refused:
+            message = f"the engine at {engine.url} is not taken in: {said.refused}"
+            raise Conflict(message)
         worker_id = worker_id or self._free_id(engine.url)
         generation = self._next_generation(worker_id)
         worker = LiveWorker(
@@ -107,10 +112,18 @@ class Fleet:
         """The worker of that address."""
         return next((w for w in self.workers.values() if w.url == url.rstrip("/")), None)
 
-    async def suspect(self, worker: LiveWorker) -> bool:
-        """Ask whether it lives; marks it dead if it does not answer. Returns whether it lives."""
+    async def suspect(self, worker: LiveWorker, *, proven: bool = False) -> bool:
+        """Ask whether it lives; marks it dead if it does not answer. Returns whether it lives.
+
+        One that stood still is not asked: it is dead until it has `proven` that it works.
+        """
+        if worker.wedged and not proven:
+            return False
         said = await self._asked(worker.engine)
+        if said is not None and said.refused:
+            said = None
         lives = said is not None
+        worker.wedged = worker.wedged and not lives
         before, worker.alive = worker.alive, lives
         if self.workers.get(worker.id) is worker and lives != before:
             if said is not None:
@@ -120,10 +133,20 @@ class Fleet:
             (self.back if lives else self.lost)(worker)
         return lives
 
+    def wedge(self, worker: LiveWorker) -> None:
+        """It answers and gets on with nothing: dead until it works again."""
+        worker.wedged, worker.alive = True, False
+        self.lost(worker)
+
     async def revive(self) -> Iterable[LiveWorker]:
         """Ask every dead one; returns those that are back."""
         dead = [w for w in self.workers.values() if not w.alive]
-        return [w for w in dead if await self.suspect(w)]
+        found = await asyncio.gather(*(self._revived(w) for w in dead))
+        return [w for w, lives in zip(dead, found, strict=True) if lives]
+
+    async def _revived(self, worker: LiveWorker) -> bool:
+        proven = worker.wedged and await _works(worker)
+        return await self.suspect(worker, proven=proven)
 
     async def everywhere(self, path: str, body: bytes) -> dict[str, int]:
         """POST the same to every live engine; worker id -> status, 0 where none came."""
@@ -156,6 +179,17 @@ class Fleet:
         while f"w{number}" in self.workers:
             number += 1
         return f"w{number}"
+
+
+async def _works(worker: LiveWorker) -> bool:
+    """Whether three tokens go through its scheduler."""
+    rid = f"heddle-works-{worker.id}-{worker.ended}-{worker.generation}"
+    headers = {"Content-Type": "application/json"}
+    try:
+        await asyncio.wait_for(worker.engine.warm(b"1,2,3", rid, headers), WORKS_S)
+    except (EngineError, TimeoutError):
+        return False
+    return True
 
 
 def _nobody(worker: LiveWorker) -> None:

@@ -6,20 +6,19 @@ engine's own timings, not from the emulator's.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import polars as pl
 import pytest
 from contract_calls import Engine
-from engine_processes import HEDDLE, free_port, running
+from engine_processes import HEDDLE, free_port
+from heddle_stack import Stack, stack_of
+from span_sink import SpanSink
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.tracing import Emitter, Tracer, Trajectory
@@ -31,47 +30,15 @@ GROUPS, SAMPLES, STEPS = 2, 3, 3
 PROMPT, OBSERVATION, OUTPUT = 96, 24, 16
 
 
-@dataclass(frozen=True)
-class Stack:
-    """A controller and a collector in front of one engine."""
-
-    controller: str
-    spans: str
-    queries: str
-    token: str
-
-
 @pytest.fixture(scope="module")
 def stack(sglang: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    data = tmp_path_factory.mktemp("stack")
-    names = ("CONTROLLER", "OTLP_HTTP", "OTLP_GRPC", "QUERIES")
-    ports = {name: free_port() for name in names}
-    environment = {f"HEDDLE_PORTS__{name}": str(port) for name, port in ports.items()}
-    command = [HEDDLE, "up", "--worker", sglang.url, "--data", data, "--no-dashboard"]
-    controller = f"http://127.0.0.1:{ports['CONTROLLER']}"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setitem(os.environ, name, value)
-        with running(command, f"{controller}/heddle/v1/healthz", data / "up.log"):
-            yield Stack(
-                controller=controller,
-                spans=f"http://127.0.0.1:{ports['OTLP_HTTP']}",
-                queries=f"http://127.0.0.1:{ports['QUERIES']}",
-                token=(data / "token").read_text().strip(),
-            )
+    with stack_of([sglang.url], tmp_path_factory.mktemp("stack")) as made:
+        yield made
 
 
 def ids(count: int, start: int) -> list[int]:
     """Inside the tiny vocabulary of 370."""
     return [10 + (start * 41 + i * 7) % 350 for i in range(count)]
-
-
-def post(stack: Stack, path: str, **body: Any) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {stack.token}"}
-    url = f"{stack.controller}/heddle/v1{path}"
-    reply = httpx.post(url, json=body, headers=headers, timeout=120.0)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
 
 
 Step = Callable[[httpx.Client, Trajectory, int, int], None]
@@ -80,7 +47,7 @@ Step = Callable[[httpx.Client, Trajectory, int, int], None]
 def rollout(stack: Stack, name: str, agent: Callable[[], Step]) -> None:
     """Every trajectory in a thread of its own, between begin and end of a rollout."""
     expected = GROUPS * SAMPLES
-    begun = post(stack, "/rollouts", run=RUN, rollout=name, kind="train", expected=expected)
+    begun = stack.post("/rollouts", run=RUN, rollout=name, kind="train", expected=expected)
     assert begun["layout"] == [1]
     emitter = Emitter(stack.spans, service="test-agent")
     tracer = Tracer(emitter, RUN, name)
@@ -103,7 +70,7 @@ def rollout(stack: Stack, name: str, agent: Callable[[], Step]) -> None:
     with ThreadPoolExecutor(expected) as pool:
         list(pool.map(one, range(expected)))
     emitter.flush()
-    post(stack, f"/rollouts/{name}/end", run=RUN)
+    stack.post(f"/rollouts/{name}/end", run=RUN)
     emitter.close()
     assert emitter.dropped == 0
 
@@ -243,6 +210,15 @@ def test_streamed_chat_is_timed_by_what_the_controller_saw(stack: Stack, chatted
     streamed = steps.filter(pl.col("step_index") % 2 == 1)
     # SGLang puts no meta_info into a chat stream: first and last chunk are what is left.
     assert (streamed["prefill_ns"] + streamed["decode_ns"] > 0).all()
+
+
+def test_the_engines_own_spans_hang_below_the_steps(stack: Stack, spans: SpanSink) -> None:
+    body = {"input_ids": ids(PROMPT, 7), "sampling_params": {"max_new_tokens": 4}}
+    headers = {"X-Heddle-Run": RUN, "X-Heddle-Trajectory-Id": "traced"}
+    reply = httpx.post(f"{stack.controller}/generate", json=body, headers=headers, timeout=120.0)
+    _, trace, step, _ = reply.headers["traceparent"].split("-")
+    (root,) = [span for span in spans.of(trace, "Req") if span.name.strip().startswith("Req")]
+    assert root.parent_span_id.hex() == step
 
 
 def test_an_unreachable_worker_is_one_sentence(tmp_path: Path) -> None:
