@@ -177,7 +177,7 @@ async def test_streams_on_the_target_tell_by_how_much_a_move_slowed_them(stack, 
     async with emulated(stack, serve_app, auth, speed=5.0) as (s, http):
         await generate(http, body(4, ids=range(20_000)))
         other = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": "other"}
-        s.loop.table.expect("r", "other", "w1")
+        s.loop.table.expect("r", "other", "w1", -1, 0)
         said = body(1500, ids=(9, 9), stream=True)
         reading = asyncio.create_task(_read(http, said, other))
         while s.app.up.fleet.workers["w1"].events < 10:
