@@ -28,6 +28,7 @@ COMMANDS: Final = (  # in the order of --help; the function is `run` of the modu
     "dash",
     "switch",
     "plan",
+    "fleet",
     "predictor",
     "train",
     "evaluate",

@@ -208,16 +208,20 @@ def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
     ]
     if fleet.workers:
         return [*base, *(word for url in fleet.workers for word in ("--worker", url))]
-    template = shlex.join(engine_template(settings, clock))
-    return [*base, "--first-port", str(settings.ports.engines), "--launch-template", template]
+    template = fleet.engine or shlex.join(engine_template(settings, clock))
+    first = ("--first-port", str(settings.ports.engines))
+    address = ("--address", fleet.ray_address) if fleet.ray_address else ()
+    where = ("--fleet", fleet.launcher, *address)
+    return [*base, *first, *where, "--launch-template", template]
 
 
 def engine_template(settings: Settings, clock: Clock) -> list[str]:
     """`heddle engine ...` with {port}, {degree} and {worker_id} to be filled in."""
     fleet = settings.fleet
     spans = ("--otlp-endpoint", settings.otlp_url) if fleet.engine_spans else ()
+    host = "{host}" if fleet.launcher == "ray" else settings.host
     return [
-        *(sys.executable, "-m", "heddle.app.cli", "engine", "--host", settings.host),
+        *(sys.executable, "-m", "heddle.app.cli", "engine", "--host", host),
         *("--port", "{port}", "--degree", "{degree}", "--worker-id", "{worker_id}"),
         *("--model", fleet.model, "--system", fleet.system, "--seed", str(fleet.seed)),
         *("--clock-origin-ns", str(clock.origin_ns), "--clock-speed", repr(clock.speed)),

@@ -54,6 +54,20 @@ class FleetSettings(_Part):
     system: str = "h100_sxm"
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     seed: int = 0
+    launcher: Literal["local", "ray"] = "local"
+    """Where engines that Heddle launches run."""
+    ray_address: str | None = None
+    """Of a running Ray cluster; else one is started here."""
+    engine: str = ""
+    """Command of one engine with {port}, {host}, {degree}, {worker_id}, {gpus}; else emulated."""
+    degree_flags: dict[int, str] = Field(default_factory=dict[int, str])
+    """What engines of a degree are started with beside the command."""
+    engine_env: dict[int, dict[str, str]] = Field(default_factory=dict[int, dict[str, str]])
+    """Environment of engines by degree; 0: of all."""
+    ready_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Wall seconds an engine may take to serve; a large model needs many minutes."""
+    host_memory_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of each node for weights of sleeping engines; 0: engines are stopped, not put to sleep."""
     engine_spans: bool = False
     """Whether emulated engines send spans of their own, below the controller's."""
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import uvicorn
@@ -36,6 +36,7 @@ from heddle.controller.fleet.counters import CounterPoller
 from heddle.controller.fleet.deaths import Deaths
 from heddle.controller.fleet.launcher import Launcher
 from heddle.controller.fleet.local import LocalLauncher
+from heddle.controller.fleet.ray_pool import RayLauncher
 from heddle.controller.fleet.sglang import SglangEngine, open_session
 from heddle.controller.fleet.static import StaticLauncher
 from heddle.controller.fleet.template import Template
@@ -84,6 +85,10 @@ class ControllerConfig:
         default_factory=dict[int, Mapping[str, str]]
     )
     """Environment of engines by degree; 0: of all."""
+    fleet: Literal["local", "ray"] = "local"
+    """Where engines of the template run."""
+    ray_address: str | None = None
+    """Of a running Ray cluster; None: one is started here."""
     host_bytes: tuple[int, ...] = ()
     """Memory of each node for weights of sleeping engines; none: engines are stopped."""
     gpus: int = 8
@@ -363,6 +368,10 @@ def _launcher(config: ControllerConfig) -> Launcher:
     template = Template(
         command=config.launch_template, flags=config.degree_flags, env=config.engine_env
     )
+    if config.fleet == "ray":
+        return RayLauncher(
+            template, logs, gpus=config.gpus, address=config.ray_address, ready_s=config.ready_s
+        )
     return LocalLauncher(
         template, logs, gpus=config.gpus, first_port=config.first_port, ready_s=config.ready_s
     )

@@ -35,8 +35,11 @@ def run(
         list[str] | None, typer.Option(help="URL of a running engine; repeat.", metavar="URL")
     ] = None,
     launch_template: Annotated[
-        str | None, typer.Option(help="Command of one engine: {port}, {degree}, {worker_id}.")
+        str | None,
+        typer.Option(help="Command of one engine: {port}, {host}, {degree}, {worker_id}, {gpus}."),
     ] = None,
+    fleet: options.Fleet = None,
+    ray_address: options.RayAddress = None,
     gpus: options.Gpus = None,
     model: options.Model = None,
     system: options.System = None,
@@ -58,14 +61,32 @@ def run(
     from heddle.app.settings import load
     from heddle.controller.clock import Clock
 
-    fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
+    places = {"fleet.launcher": fleet, "fleet.ray_address": ray_address}
+    engines = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port}
     again = {"retrain_every": retrain_every}
-    settings = load({"host": host, "data": data, **fleet, **there, **ports, **again})
+    flags = {"host": host, "data": data, **engines, **places, **there, **ports, **again}
+    settings = load(flags)
     doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
     clock = Clock(clock_origin_ns, clock_speed)
     _serve(settings, worker or [], launch_template or "", clock, doors)
+
+
+def launching(settings: Settings) -> dict[str, Any]:
+    """How engines are launched, as the settings say."""
+    from heddle.controller.core.regroup import nodes_of
+
+    fleet = settings.fleet
+    memory = int(fleet.host_memory_gb * 1e9)
+    return {
+        "fleet": fleet.launcher,
+        "ray_address": fleet.ray_address,
+        "ready_s": fleet.ready_s,
+        "degree_flags": {d: tuple(shlex.split(flags)) for d, flags in fleet.degree_flags.items()},
+        "engine_env": fleet.engine_env,
+        "host_bytes": (memory,) * len(nodes_of(fleet.gpus)) if memory else (),
+    }
 
 
 def _serve(
@@ -99,6 +120,7 @@ def _serve(
             model=settings.fleet.model,
             system=settings.fleet.system,
             first_port=settings.ports.engines,
+            **launching(settings),
             retrain_every=settings.retrain_every,
             clock=clock,
             **doors,

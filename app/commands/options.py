@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +18,26 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+class Launchers(StrEnum):
+    """Where engines run."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 Data = Annotated[
     Path | None, typer.Option("--data", help="Folder of database, logs and token.", metavar="DIR")
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs of the emulated fleet.", min=1)]
+Fleet = Annotated[
+    Launchers | None, typer.Option("--fleet", help="Where engines run: local or ray.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--address", help="Of a running Ray cluster; else one is started here."),
+]
 Model = Annotated[str | None, typer.Option("--model", help="Model the emulated engines serve.")]
 System = Annotated[str | None, typer.Option("--system", help="Profile: h100_sxm or h200_sxm.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]

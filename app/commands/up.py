@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from heddle.app.compose import Stack
 
 TYPER = options.help_with(
-    "heddle up", "heddle up --worker http://gpu1:30000 --worker http://gpu2:30000"
+    "heddle up",
+    "heddle up --fleet ray --gpus 8",
+    "heddle up --worker http://gpu1:30000 --worker http://gpu2:30000",
 )
 LIVE: Final = "live"
 """The run that brings the emulated fleet up before an agent calls."""
@@ -24,6 +26,8 @@ def run(
         list[str] | None,
         typer.Option(help="URL of a running SGLang engine; repeat.", metavar="URL"),
     ] = None,
+    fleet: options.Fleet = None,
+    address: options.RayAddress = None,
     gpus: options.Gpus = None,
     model: options.Model = None,
     system: options.System = None,
@@ -38,9 +42,10 @@ def run(
     from heddle.app.settings import load
     from heddle.app.supervise import Supervisor
 
-    fleet = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
+    engines = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
+    engines |= {"fleet.launcher": fleet, "fleet.ray_address": address}
     pace = {"fleet.speed": speed, "fleet.workers": tuple(worker) if worker else None}
-    settings = load({"data": data, "host": host, **fleet, **pace})
+    settings = load({"data": data, "host": host, **engines, **pace})
     checks.preset(preset)
     if settings.fleet.workers:
         compose.reach(settings.fleet.workers)

@@ -20,7 +20,7 @@ class Template:
     flags: Mapping[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
     env: Mapping[int, Mapping[str, str]] = field(default_factory=dict[int, Mapping[str, str]])
 
-    def filled(self, worker_id: str, place: Place, host: str, port: int) -> list[str]:
+    def filled(self, worker_id: str, place: Place, host: str, port: int | str) -> list[str]:
         """The words of the command."""
         values = {
             "{port}": str(port),

@@ -1,0 +1,86 @@
+"""What runs beside one engine on its node, when Ray places it there?
+
+An actor that starts the engine as a process of its own, says when it serves and when it ended, and
+takes it along when it dies itself. The node needs this package, and nothing else of the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from heddle.controller.fleet.process import EngineProcess
+
+LOOK_S: Final = 0.1
+
+
+class EngineActor:
+    """One engine; `words` are its command with {host} and {port} still to be filled in."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> None:
+        self._words = list(words)
+        self._environment = dict(environment)
+        self._log = Path(log)
+        self._process: EngineProcess | None = None
+
+    async def begin(self, host: str, within_s: float) -> tuple[str, str]:
+        """(its address, "") once it serves; ("", what is wrong) when it does not."""
+        port = _free_port(host)
+        words = [w.replace("{host}", host).replace("{port}", str(port)) for w in self._words]
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._process = EngineProcess(words, self._log, self._environment)
+        except OSError as error:
+            return "", f"cannot be started as {words[0]!r}: {error}"
+        deadline = time.monotonic() + within_s
+        while not await asyncio.to_thread(_healthy, f"http://{host}:{port}/health"):
+            if self._process.exit_code is not None:
+                code = self._process.exit_code
+                return "", f"exited with {code}; it last said: {self._process.tail()}"
+            if time.monotonic() > deadline:
+                said = self._process.tail()
+                await self.stop()
+                return "", f"was not healthy within {within_s:g} s; it last said: {said}"
+            await asyncio.sleep(LOOK_S)
+        return f"http://{host}:{port}", ""
+
+    def host(self) -> str:
+        """The address of its node, as Ray knows it."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
+    async def ended(self) -> str:
+        """Returns when the engine ends: what it last said."""
+        while self._process is not None and self._process.exit_code is None:
+            await asyncio.sleep(LOOK_S)
+        return self.tail()
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return self._process.tail() if self._process else ""
+
+    async def stop(self) -> None:
+        """End the engine."""
+        if self._process is not None:
+            await self._process.stop()
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2.0) as reply:
+            return reply.status == 200
+    except (urllib.error.URLError, OSError):
+        return False

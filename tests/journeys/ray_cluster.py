@@ -1,0 +1,33 @@
+"""A Ray cluster of logical GPUs on this machine, of which nodes can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+SETTINGS = {"include_dashboard": False, "object_store_memory": 80 << 20, "num_cpus": 1}
+
+
+@contextlib.contextmanager
+def ray_cluster(*gpus):
+    """One node for each number of GPUs; the first is the head."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cluster = started({"num_gpus": gpus[0], **SETTINGS})
+        nodes = [cluster.head_node, *(cluster.add_node(num_gpus=n, **SETTINGS) for n in gpus[1:])]
+    try:
+        yield cluster, nodes
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cluster.shutdown()
+
+
+def started(head):
+    """A busy machine is too slow for Ray's own 30 s at times."""
+    from ray.cluster_utils import Cluster
+
+    for _ in range(2):
+        with contextlib.suppress(Exception):
+            return Cluster(initialize_head=True, head_node_args=head)
+    return Cluster(initialize_head=True, head_node_args=head)
