@@ -16,7 +16,7 @@ from heddle.controller.errors import Conflict
 from heddle.controller.live import LiveTrajectory, LiveWorker
 from heddle.controller.loop import Loop
 
-LOOK_S: Final = 0.05
+LOOK_S: Final = 0.02
 """Wall seconds between two looks."""
 DRAIN_S: Final = 600.0
 """Fleet seconds a drain may take: a step of 30,000 tokens at 10 ms each takes half of it."""

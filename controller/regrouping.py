@@ -87,6 +87,9 @@ class Regrouping:
     async def _give_up(self) -> None:
         """Every old engine leaves its GPUs; all of them, before any new one begins."""
         await asyncio.gather(*(self._leave(worker) for worker in self._old))
+        for worker in self._old:
+            with self._p.story.phase("freed", worker.id, worker.degree):
+                self._p.leases.left(worker)
 
     async def _leave(self, worker: LiveWorker) -> None:
         p = self._p
@@ -98,7 +101,6 @@ class Regrouping:
                 await p.launcher.end(p.blocks.process_of(worker.id))
             p.blocks.ended(worker.id)
         self._ended.append(worker.id)
-        p.leases.left(worker)
 
     async def _sleep(self, worker: LiveWorker) -> bool:
         """Whether it sleeps; one that cannot is stopped."""
@@ -179,6 +181,8 @@ class Regrouping:
 
     async def _again(self, worker_id: str, place: Place) -> None:
         since_ns = self._p.story.since_ns(worker_id)
+        if worker_id in self._p.fleet.workers:
+            self._p.leases.left(self._p.fleet.workers[worker_id])
         with self._p.story.phase("back", worker_id, place.degree):
             started = await self._serving(worker_id, place)
             await self._p.leases.rejoin(worker_id, started, since_ns)

@@ -25,6 +25,7 @@ BENCHES: Final[dict[str, str]] = {
     "route": "heddle.app.bench.route",
     "predict": "heddle.app.bench.predict",
     "dashboard": "heddle.app.bench.dashboard",
+    "fleet": "heddle.app.bench.fleet",
 }
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -170,8 +171,24 @@ def serve(
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with listener:
+        _log(app, "serving")
         make_server(app).run(sockets=[listener])
+        _log(app, "ended")
     app.runner.close()
+
+
+def _log(app: EngineApp, event: str) -> None:
+    """A line of its launch/exit log: what happened when, and since when nothing ended."""
+    runner, origin_ns = app.runner, app.runner.clock.origin_ns
+    line = {
+        "event": event,
+        "worker": app.config.worker_id,
+        "degree": app.config.degree,
+        "at_ns": runner.clock.now_ns(),
+        "idle_since_ns": origin_ns + round(runner.ended_s * 1e9),
+    }
+    sys.stdout.write(orjson.dumps(line).decode() + "\n")
+    sys.stdout.flush()
 
 
 def bind(host: str, port: int) -> socket.socket:

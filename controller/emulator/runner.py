@@ -31,7 +31,8 @@ class Runner:
         """Changes of priorities."""
         self.lag_s = 0.0
         """The most fleet seconds that something was handed out after it was due."""
-        self._last_s = self.began_s = clock.now_s()
+        self._last_s = self.began_s = self.ended_s = clock.now_s()
+        """Since `ended_s` nothing has ended: an idle engine is idle since then."""
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: dict[str, asyncio.Future[Finished]] = {}
 
@@ -69,6 +70,7 @@ class Runner:
         now_s = self.now()
         for finished in self.engine.advance(now_s):
             self.lag_s = max(self.lag_s, now_s - finished.at_s)
+            self.ended_s = max(self.ended_s, finished.at_s)
             if self.spans is not None:
                 self.spans.ended(finished)
             future = self._waiting.pop(finished.rid, None)

@@ -32,7 +32,7 @@ HOST: Final = "127.0.0.1"
 NAMESPACE: Final = "heddle"
 ROOM_S: Final = 10.0
 """Wall seconds a placement group may wait for GPUs that should be free."""
-TRIES: Final = 3
+TRIES: Final = 5
 """A busy machine is too slow for Ray's own 30 s at times."""
 STORE_BYTES: Final = 100 << 20
 """Of Ray's object store, which nothing here uses."""

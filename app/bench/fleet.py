@@ -1,0 +1,204 @@
+"""Does a fleet change its layout under load without losing anything, how soon does Ray replace what
+dies, and does planning pick the layout that ends first?
+
+Emulated engines as processes on this machine, so wall seconds are this machine's; the share of
+right layouts is counted in virtual time, with the truth of the emulator and not of the planner.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import psutil
+
+from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.fleet_shifts import GPUS, SHIFTS, shift
+from heddle.app.compose import Stack, launch
+from heddle.app.errors import fail
+from heddle.app.rollouts import Session, measure
+from heddle.app.settings import Settings, load
+from heddle.app.supervise import Supervisor
+from heddle.controller.client import ControllerClient
+from heddle.controller.emulator.workload import generate
+from heddle.controller.wire import RolloutBegin
+from heddle.controller.wire_fleet import FleetApplyIn, ReallocationState
+
+SPEED: Final = 50.0
+NEAR: Final = 1.03
+ENGINES: Final = 8
+LOOK_S: Final = 0.02
+
+
+def run(*, quick: bool, say: Say) -> dict[str, Figure]:
+    """All of the issue's numbers; --quick takes an eighth of the fleet and of the shifts."""
+    gpus, groups = (8, 4) if quick else (64, 32)
+    wanted = [4, 2, 2] if quick else [8] * 4 + [4] * 8
+    say(f"{gpus} x degree 1 to {len(wanted)} engines with {groups * 16} live trajectories")
+    found = _regrouped(gpus, wanted, groups)
+    if not quick:
+        say(f"{ENGINES} engines on Ray")
+        found |= _on_ray()
+    say("layouts after shifts of the lengths, in virtual time")
+    return found | _planned(6 if quick else SHIFTS)
+
+
+@contextmanager
+def _stack(**fleet: Any) -> Generator[tuple[Stack, Supervisor, float]]:
+    """A stack of its own and when it was begun."""
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
+        flags = {f"fleet.{name}": value for name, value in fleet.items()}
+        settings: Settings = load({"data": Path(folder), **flags})
+        settings.fleet.workers = ()
+        began_s = time.monotonic()
+        with Supervisor(settings.data / "logs") as supervisor:
+            yield launch(supervisor, settings, strict=False, dashboard=False), supervisor, began_s
+
+
+@dataclass
+class _Change(threading.Thread):
+    """Changes the layout once the rollout is under way, and watches how many GPUs serve."""
+
+    stack: Stack
+    wanted: list[int]
+    expected: int
+    lowest: int = 1 << 30
+    story: ReallocationState | None = None
+    live: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        super().__init__(name="heddle-bench-change", daemon=True)
+
+    def run(self) -> None:
+        stack = self.stack
+        with ControllerClient(stack.controller_url, token=stack.token, timeout_s=600.0) as client:
+            while self.live < self.expected and not self.over.wait(LOOK_S):
+                self.live = client.health().trajectories
+            watch = threading.Thread(target=self._watch, daemon=True)
+            watch.start()
+            asked = FleetApplyIn(layout=self.wanted, who="bench", why="bench", wait=True)
+            self.story = client.apply_fleet(asked)
+            self.over.set()
+            watch.join()
+
+    def _watch(self) -> None:
+        with ControllerClient(self.stack.controller_url, timeout_s=60.0) as client:
+            while not self.over.wait(LOOK_S):
+                serving = [w.degree for w in client.workers() if w.alive and not w.draining]
+                self.lowest = min(self.lowest, sum(serving))
+
+
+def _regrouped(gpus: int, wanted: list[int], groups: int) -> dict[str, Figure]:
+    specs = generate("coding", groups=groups, seed=1)
+    with _stack(gpus=gpus, speed=SPEED, ready_s=600.0) as (stack, supervisor, _):
+        with ControllerClient(stack.controller_url, token=stack.token) as client:
+            client.switch(preset="verl", who="bench")
+        with Session(stack, "fleet", watch=supervisor.check) as session:
+            change = _Change(stack, wanted, len(specs))
+            change.start()
+            seen = session.play("r0", specs, lambda _: None)
+            change.over.set()
+            change.join()
+            told = measure(session.collector, "fleet", "r0")
+            steps = session.collector.query("steps", run="fleet", rollout="r0")
+        logs = stack.settings.data / "engines"
+        story = change.story
+        if story is None or story.state != "done":
+            fail(f"the layout did not change: {story.error if story else 'nobody asked'}")
+        truth_ns = logged_gpu_ns(_log(logs), story)
+    answered = steps.filter(steps["error_type"].is_null())
+    unique = answered.select("trajectory_id", "step_index").n_unique()
+    accounted_ns = told["gpu_ns"].get("reallocation", 0)
+    note = f"{gpus}x1 to {'+'.join(map(str, wanted))}, {change.live} live, x{SPEED:g}"
+    off = abs(accounted_ns / truth_ns - 1.0)
+    return {
+        "lost": Figure(len(specs) - seen.finished, "trajectories", 0, "lower", note),
+        "doubled": Figure(answered.height - unique, "steps", 0, "lower", note),
+        "capacity_below_floor": Figure(
+            max(story.floor_gpus - change.lowest, 0), "GPUs", 0, "lower",
+            f"floor {story.floor_gpus}, lowest seen {change.lowest}, {story.waves} waves",
+        ),
+        "accounting_off": Figure(
+            off, "", 0.01, "lower",
+            f"{accounted_ns / 1e9:.0f} GPU-s accounted, {truth_ns / 1e9:.0f} in engines' logs",
+        ),
+        "moved": Figure(story.moved, "trajectories", 0, "higher", "in their tool intervals"),
+    }  # fmt: skip
+
+
+def _log(folder: Path) -> dict[str, dict[str, int]]:
+    """Worker -> event of its engine's launch/exit log -> when; `idle` since its last request."""
+    found: dict[str, dict[str, int]] = {}
+    for path in folder.glob("*.log"):
+        for line in path.read_text().splitlines():
+            if line.startswith('{"event"'):
+                said = orjson.loads(line)
+                mine = found.setdefault(said["worker"], {})
+                mine[said["event"]] = said["at_ns"]
+                mine["idle"] = said["idle_since_ns"]
+    return found
+
+
+def logged_gpu_ns(log: dict[str, dict[str, int]], story: ReallocationState) -> int:
+    """GPU-time between an engine's last request (it drained then) and its successor's serving.
+
+    Sums of degree x time: old engines give their GPUs up, new ones take as many.
+    """
+    drained = {p.worker: p.start_ns for p in story.phases if p.name == "drain"}
+    begun = {p.worker: p.degree for p in story.phases if p.name == "launch"}
+    degree = {p.worker: p.degree for p in story.phases}
+    given = sum(degree[w] * max(log[w]["idle"], at) for w, at in drained.items())
+    return sum(d * log[w]["serving"] for w, d in begun.items()) - given
+
+
+def _on_ray() -> dict[str, Figure]:
+    fleet: dict[str, Any] = {"gpus": ENGINES, "launcher": "ray", "speed": 1.0, "ready_s": 300.0}
+    with _stack(**fleet) as (stack, _, began_s):
+        url, token = stack.controller_url, stack.token
+        with ControllerClient(url, token=token, timeout_s=600.0) as client:
+            client.switch(preset="verl", who="bench")
+            client.begin_rollout(RolloutBegin(run="fleet", rollout="ray"))
+            serving_s = time.monotonic() - began_s
+            victim = client.workers()[0]
+            _engine_at(victim.url).parent().kill()
+            killed_s = time.monotonic()
+            while not any(w.restarts and w.takes for w in client.fleet().workers):
+                time.sleep(LOOK_S)
+            replaced_s = time.monotonic() - killed_s
+    note = f"{ENGINES} emulated engines, a cluster started by heddle up"
+    return {
+        "ray_serving_s": Figure(serving_s, "s", 30, "lower", note),
+        "ray_replaced_s": Figure(replaced_s, "s", 10, "lower", "its actor was killed"),
+    }
+
+
+def _engine_at(url: str) -> Any:
+    port = int(url.rpartition(":")[2])
+    for one in psutil.net_connections(kind="tcp"):
+        where: Any = one.laddr
+        if one.status == psutil.CONN_LISTEN and where.port == port and one.pid:
+            return psutil.Process(one.pid)
+    fail(f"no process of this user listens on {port}")
+
+
+def _planned(shifts: int) -> dict[str, Figure]:
+    with ProcessPoolExecutor(max_workers=2) as pool:
+        rows = list(pool.map(shift, range(shifts)))
+    best = sum(row["picked_s"] <= row["best_s"] for row in rows) / shifts
+    near = sum(row["picked_s"] <= NEAR * row["best_s"] for row in rows) / shifts
+    worst = max(row["picked_s"] / row["best_s"] for row in rows)
+    note = f"{shifts} seeded shifts, {GPUS} GPUs, virtual time"
+    return {
+        "best_layout_share": Figure(
+            best, "", 0.9, "higher", f"{near:.0%} within 3 %, worst {worst:.2f}x; {note}"
+        )
+    }
