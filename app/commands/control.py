@@ -66,11 +66,11 @@ def run(
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port}
     again = {"retrain_every": retrain_every}
-    flags = {"host": host, "data": data, **engines, **places, **there, **ports, **again}
-    settings = load(flags)
+    settings = load({"host": host, "data": data, **engines, **places, **there, **ports, **again})
     doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
-    clock = Clock(clock_origin_ns, clock_speed)
-    _serve(settings, worker or [], launch_template or "", clock, doors)
+    _serve(
+        settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed), doors
+    )
 
 
 def launching(settings: Settings) -> dict[str, Any]:

@@ -95,7 +95,8 @@ async def test_every_phase_is_a_span_and_the_leases_follow_the_gpus():
     assert len(drains) == 4
     names = [(p["attributes"]["heddle.phase"], p["attributes"]["heddle.worker.id"]) for p in phases]
     assert sorted(names[:4]) == [("stop", f"w{i}") for i in range(4)]
-    assert names[4:] == [(n, "w4") for n in ("launch", "weights", "flush", "rejoin")]
+    assert sorted(names[4:8]) == [("freed", f"w{i}") for i in range(4)]
+    assert names[8:] == [(n, "w4") for n in ("launch", "weights", "flush", "rejoin")]
     assert all(p["parent_span_id"] == story["span_id"] for p in [*phases, *drains])
     one = [p for p in phases if p["attributes"]["heddle.worker.id"] == "w4"]
     assert all(a["end_ns"] == b["start_ns"] for a, b in itertools.pairwise(one))
@@ -103,7 +104,7 @@ async def test_every_phase_is_a_span_and_the_leases_follow_the_gpus():
     assert lease["w4"]["start_ns"] == one[0]["start_ns"]
     assert max(lease[f"w{i}"]["end_ns"] for i in range(4)) <= lease["w4"]["start_ns"]
     (again,) = known["reallocations"][:1]
-    assert [p["name"] for p in again["phases"] if p["worker"] == "w4"] == [n for n, _ in names[4:]]
+    assert [p["name"] for p in again["phases"] if p["worker"] == "w4"] == [n for n, _ in names[8:]]
 
 
 async def test_engines_that_do_not_come_up_are_undone_and_the_old_layout_serves_again():
