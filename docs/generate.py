@@ -134,3 +134,9 @@ def queries() -> str:
         columns = table(("column", "type", "unit", "meaning"), rows)
         parts.append(f"### {query.name}\n\n{query.meaning} {told}\n\n{columns}")
     return "\n".join(parts)
+
+
+def trainer_levers() -> str:
+    """Which lever works under which trainer."""
+    rows = importlib.import_module("heddle.controller.levers").TABLE
+    return table(("trainer", "lever", "works", "because"), rows)

@@ -1,4 +1,4 @@
-"""`heddle doctor`: what the settings resolved to, and what is wrong."""
+"""`heddle doctor`: what the settings resolved to, and what is wrong with machine and fleet."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def run(data: options.Data = None, json: options.Json = False) -> None:
 
     Exit code 1 when something is wrong.
     """
-    from heddle.app import show
+    from heddle.app import fleet_doctor, show
     from heddle.app.settings import load
 
     settings = load({"data": data})
     tree = settings.model_dump(mode="json", exclude={"token"})
-    problems = list(_problems(settings))
-    notes = list(_notes(settings))
+    problems = [*_problems(settings), *fleet_doctor.problems(settings)]
+    notes = [*_notes(settings), *fleet_doctor.notes(settings)]
     if json:
         show.as_json({"settings": tree, "problems": problems, "notes": notes})
     else:
