@@ -26,6 +26,7 @@ BENCHES: Final[dict[str, str]] = {
     "predict": "heddle.app.bench.predict",
     "dashboard": "heddle.app.bench.dashboard",
     "fleet": "heddle.app.bench.fleet",
+    "tracing": "heddle.app.bench.tracing",
 }
 """Name and module; each has `run(*, quick, say) -> dict[str, Figure]`."""
 

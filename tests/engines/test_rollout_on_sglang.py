@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import openai
 import polars as pl
 import pytest
 from contract_calls import Engine
@@ -28,6 +29,12 @@ pytestmark = pytest.mark.timeout(600)
 RUN = "on-sglang"
 GROUPS, SAMPLES, STEPS = 2, 3, 3
 PROMPT, OBSERVATION, OUTPUT = 96, 24, 16
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 
 
 @pytest.fixture(scope="module")
@@ -228,3 +235,56 @@ def test_an_unreachable_worker_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert url in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def agents(stack: Stack) -> str:
+    """An `openai` agent that sets its base URL alone: named by path, tools between its steps."""
+    expected = GROUPS * SAMPLES
+    run = {"run": "default", "rollout": "agents"}
+    post(stack, "/rollouts", **run, kind="train", expected=expected)
+
+    def one(number: int) -> None:
+        url = f"{stack.controller}/t/agent{number}/v1"
+        messages: list[Any] = [{"role": "user", "content": f"agent step {number // SAMPLES}"}]
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            for index in range(STEPS):
+                messages.append({"role": "assistant", "content": said_by(client, messages, index)})
+                time.sleep(0.05)
+                messages.append({"role": "user", "content": f"call result {index}"})
+
+    with ThreadPoolExecutor(expected) as pool:
+        list(pool.map(one, range(expected)))
+    post(stack, "/rollouts/agents/end", run="default")
+    return "agents"
+
+
+def said_by(client: openai.OpenAI, messages: list[Any], index: int) -> str:
+    """One answer, every other one streamed."""
+    extra = {"ignore_eos": True}
+    asked: dict[str, Any] = {"model": "any", "messages": messages, "max_tokens": OUTPUT}
+    if index % 2:
+        stream = client.chat.completions.create(**asked, extra_body=extra, stream=True)
+        return "".join(c.choices[0].delta.content or "" for c in stream if c.choices)
+    whole = client.chat.completions.create(**asked, tools=TOOLS, extra_body=extra)
+    return whole.choices[0].message.content or ""
+
+
+def test_an_openai_agent_on_a_genuine_engine_is_whole_and_explained(
+    stack: Stack, agents: str
+) -> None:
+    expected = GROUPS * SAMPLES
+    with CollectorClient(stack.queries) as client:
+        deadline = time.monotonic() + 30
+        while client.query("steps", run="default", state="finished").height < expected * STEPS:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        asked: dict[str, Any] = {"run": "default", "rollout": agents}
+        trajectories = client.query("trajectories", **asked)
+        calls = client.query("tool_calls", **asked)
+        partition = client.query("partition", **asked)
+        accounts = client.query("accounts", **asked).row(0, named=True)
+    assert trajectories["steps"].to_list() == [STEPS] * expected
+    assert sorted(trajectories.group_by("group_id").len()["len"]) == [SAMPLES] * GROUPS
+    assert calls.height == expected * (STEPS - 1)
+    assert partition["gpu_ns"].sum() == accounts["wall_ns"] * accounts["gpus"]

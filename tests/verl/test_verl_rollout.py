@@ -39,14 +39,16 @@ def stack(tmp_path_factory):
 def said(stack, tmp_path_factory):
     """What verl saw."""
     folder = tmp_path_factory.mktemp("driver")
-    yaml = f"""
-router_class: heddle.controller.verl_plugin.router.HeddleRouter
-heddle:
-  url: {stack.at("controller")}
-  run: {RUN}
-  token_file: {stack.data / "secret"}
-  quiet_s: 3
-"""
+    # The example of the docs, at this stack's addresses.
+    yaml = (HERE.parents[1] / "docs/integrations/verl_router.yaml").read_text()
+    for before, after in {
+        "http://127.0.0.1:8600": stack.at("controller"),
+        "my-run": RUN,
+        "./heddle/token": str(stack.data / "secret"),
+        "quiet_s: 30": "quiet_s: 3",
+    }.items():
+        assert before in yaml
+        yaml = yaml.replace(before, after)
     asked = {
         "yaml": yaml,
         "engines": [stack.at(name) for name in ("w0", "w1")],
