@@ -57,7 +57,7 @@ check: setup needs-node ## format, lint, types, import arrows, sizes, generated 
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/sizes.py
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog --check --check-fail-msg="run: make docs" -p "import sys; sys.path.insert(0, 'docs')" README.md docs/*.md docs/integrations/*.md
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog --check --check-fail-msg="run: make docs" -p "import sys; sys.path.insert(0, 'docs')" README.md docs/*.md
 
 fix: setup ## format and mend what ruff can
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
@@ -69,7 +69,7 @@ imports: setup ## the import arrows alone
 	@$(BIN)/lint-imports
 
 docs: setup ## rewrite the generated parts of README and docs
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog -r -p "import sys; sys.path.insert(0, 'docs')" README.md docs/*.md docs/integrations/*.md
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cog -r -p "import sys; sys.path.insert(0, 'docs')" README.md docs/*.md
 
 bench: setup ## the figures of docs/benchmarks.md
 	@$(BIN)/heddle bench all

@@ -120,14 +120,6 @@ def levers() -> str:
     return table(["choice", "policies"], rows)
 
 
-def trainer_levers() -> str:
-    """Every lever under every trainer, from the table that the API and the page read too."""
-    from heddle.controller.levers import TABLE
-
-    rows = ([row.trainer, row.lever, row.works, row.because] for row in TABLE)
-    return table(["trainer", "lever", "works", "because"], rows)
-
-
 def queries() -> str:
     """Every named query with its filters, and its columns with their units."""
     catalog = importlib.import_module("heddle.collector.queries.catalog")

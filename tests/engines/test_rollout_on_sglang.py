@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -242,7 +243,7 @@ def agents(stack: Stack) -> str:
     """An `openai` agent that sets its base URL alone: named by path, tools between its steps."""
     expected = GROUPS * SAMPLES
     run = {"run": "default", "rollout": "agents"}
-    post(stack, "/rollouts", **run, kind="train", expected=expected)
+    stack.post("/rollouts", **run, kind="train", expected=expected)
 
     def one(number: int) -> None:
         url = f"{stack.controller}/t/agent{number}/v1"
@@ -255,7 +256,7 @@ def agents(stack: Stack) -> str:
 
     with ThreadPoolExecutor(expected) as pool:
         list(pool.map(one, range(expected)))
-    post(stack, "/rollouts/agents/end", run="default")
+    stack.post("/rollouts/agents/end", run="default")
     return "agents"
 
 
