@@ -280,6 +280,8 @@ ATTRIBUTES: Final = (
     _a("heddle.predicted.p10", "double", "predicted_p10", "tokens", "remaining output, low"),
     _a("heddle.predicted.p50", "double", "predicted_p50", "tokens", "remaining output, middle"),
     _a("heddle.predicted.p90", "double", "predicted_p90", "tokens", "remaining output, high"),
+    _a("heddle.predicted.steps", "double", "", "steps", "LLM calls still to come"),
+    _a("heddle.predicted.tool_s", "double", "", "s", "the tool call under way, all of it"),
     _a("heddle.predictor.version", "string", "predictor_version", "", "who predicted"),
     # tools
     _a(

@@ -24,6 +24,8 @@ from heddle.controller.live import LiveTrajectory
 from heddle.models.history import GroupHistory
 from heddle.models.predictor import Predictor
 from heddle.models.registry import Registry, load_active
+from heddle.models.serve import Learned
+from heddle.models.types import Length as Predicted
 from heddle.models.types import Query
 
 # A trajectory in a tool this many times longer than usual, or a minute, may never come back.
@@ -139,18 +141,28 @@ class Beliefs:
         if policy == "none":
             return None, "none"
         told, version = self.told(policy, trajectory)
+        return self._widened(trajectory, told), version
+
+    def network(self, policy: str, run: str) -> Learned | None:
+        """The trained predictor that answers for that run; None where history does."""
+        served = self.learned(run) if policy == "learned" else None
+        return served if isinstance(served, Learned) else None
+
+    def held(self, trajectory: LiveTrajectory, found: Predicted) -> Length:
+        """What a network said, as wide as this rollout shows lengths to be."""
+        return self._widened(trajectory, _length(found))
+
+    def _widened(self, trajectory: LiveTrajectory, told: Length) -> Length:
         known = self.calibrations.setdefault(trajectory.run, Calibration())
         if not trajectory.output_tokens:
             known.predicted(trajectory.id, told)
-        return known.widened(told), version
+        return known.widened(told)
 
     def told(self, policy: str, trajectory: LiveTrajectory) -> tuple[Length, str]:
         """What the predictor itself says."""
         run = trajectory.run
         predictor = self.learned(run) if policy == "learned" else self.of(run)
-        found = predictor.predict(_query(trajectory))
-        length = Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean)
-        return length, predictor.version
+        return _length(predictor.predict(query_of(trajectory))), predictor.version
 
     def survives(self, trajectory: LiveTrajectory) -> None:
         """It took one more step: its siblings may be longer than the early finishers say."""
@@ -220,7 +232,12 @@ def _group(trajectory: LiveTrajectory) -> str:
     return trajectory.group or f"alone/{trajectory.id}"
 
 
-def _query(trajectory: LiveTrajectory) -> Query:
+def _length(found: Predicted) -> Length:
+    return Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean)
+
+
+def query_of(trajectory: LiveTrajectory) -> Query:
+    """What a predictor may know of it now."""
     shape = trajectory.shape
     return Query(
         group=_group(trajectory),

@@ -25,6 +25,7 @@ from heddle.controller.decided import Decided
 from heddle.controller.deciding import Decider
 from heddle.controller.errors import Aborted, ControllerError, NoWorker
 from heddle.controller.fleet.workers import Fleet
+from heddle.controller.foresight import Foresight
 from heddle.controller.journal import Journal
 from heddle.controller.live import Call, Grant, LiveTrajectory, Step
 from heddle.controller.movers import Mover
@@ -75,9 +76,13 @@ class Loop:
         self.failures = 0
         self.last_failure = ""
         self.mover = Mover(clock, fleet, journal, spans, self._returns)
-        self._decider = Decider(clock, fleet, switchboard, beliefs, self.table, self._believe)
+        self.foresight = Foresight(
+            clock, beliefs, spans, lambda run: switchboard.of(run).prediction
+        )
+        believe = self.foresight.believe
+        self._decider = Decider(clock, fleet, switchboard, beliefs, self.table, believe)
         self.pace = Pace(self._decide, lambda: len(self.trajectories))
-        self.steering = Steering(fleet, self.table, switchboard, beliefs, self._believe)
+        self.steering = Steering(fleet, self.table, switchboard, beliefs, believe)
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
         self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
@@ -99,6 +104,7 @@ class Loop:
         await self.steering.close()
         await self.mover.close()
         self.pace.close()
+        self.foresight.close()
         for step in self.table.waiting():
             self._reject(step, NoWorker("the controller is shutting down"))
 
@@ -175,7 +181,7 @@ class Loop:
             self._leave(trajectory)
         else:
             self.beliefs.survives(trajectory)
-            self._believe(trajectory)
+            self.foresight.stepped(trajectory)
         if self._wait_s(trajectory.run) is not None:
             self.poke()
 
@@ -267,9 +273,10 @@ class Loop:
             worker = workers.get(trajectory.worker or "")
             at_home = may_stay and not trajectory.parked
             if at_home and worker is not None and worker.takes:
-                self._refresh(trajectory)
+                self.foresight.refresh(trajectory)
                 home.append(trajectory.fact())
             else:
+                self.foresight.settle(trajectory)
                 self._undecided.setdefault(run, {})[trajectory] = None
         if home:
             releases = decide_at_home(home, self.beliefs.rates(run), switches)
@@ -307,10 +314,6 @@ class Loop:
             self.trajectories[park.trajectory].park()
         made = (*plan.releases, *plan.moves, *plan.parks)
         self.decisions.note(self.clock.now_ns(), run, switches.order, made)
-
-    def _refresh(self, trajectory: LiveTrajectory) -> None:
-        if trajectory.believed != self.switchboard.of(trajectory.run).prediction:
-            self._believe(trajectory)
 
     def _release(self, trajectory: LiveTrajectory, release: Release, switches: Switches) -> None:
         worker = self.fleet.workers[release.worker]
@@ -351,13 +354,6 @@ class Loop:
         seen.tools, seen.tool_s = seen.tools + 1, seen.tool_s + tool_s
         trajectory.shape.tool_ended(tool_s)
 
-    def _believe(self, trajectory: LiveTrajectory) -> None:
-        policy = trajectory.believed = self.switchboard.of(trajectory.run).prediction
-        trajectory.remaining, trajectory.predictor_version = self.beliefs.predict(
-            policy, trajectory
-        )
-        trajectory.changed()
-
     def _leave(self, trajectory: LiveTrajectory, *, truncated: bool = False) -> None:
         if trajectory.waiting or trajectory.running:
             trajectory.final = True
@@ -366,6 +362,7 @@ class Loop:
         if not self.table.remove(trajectory):
             return
         self.mover.arrived(trajectory, None, None)
+        self.foresight.forget(trajectory)
         self.beliefs.finished(trajectory, truncated=truncated)
         self.journal.unpin(trajectory.run, trajectory.id)
         self._decided(trajectory)

@@ -42,6 +42,24 @@ def _predictions(up: Any) -> list[Metric]:
     return [
         ("heddle_predictor_serving", g, "Serves now.", [({"version": state.version}, 1.0)]),
         one("heddle_predictor_refused", g, "Promoted, but broken.", len(state.refused)),
+        one(
+            "heddle_prediction_hidden_seconds_total",
+            "counter",
+            "Networks' answers while a tool ran.",
+            up.loop.foresight.hidden_s,
+        ),
+        one(
+            "heddle_prediction_exposed_seconds_total",
+            "counter",
+            "Networks' answers that a step waited for.",
+            up.loop.foresight.exposed_s,
+        ),
+        one(
+            "heddle_prediction_failures_total",
+            "counter",
+            "Batches the network did not answer.",
+            up.loop.foresight.failures,
+        ),
         (
             "heddle_calibration_factor",
             g,

@@ -37,7 +37,7 @@ class JobAsked(Wire):
     """Only of this run."""
     rollout: str | None = Name
     """Only of this rollout."""
-    split: Literal["group", "task", "rollout"] = "group"
+    split: Literal["group", "task", "rollout", "time"] = "group"
     """What is held out whole."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     epochs: int = Field(default=60, ge=1, le=1000)

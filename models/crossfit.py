@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heddle.models.evaluate import KS, groups_of
 from heddle.models.features import FEATURES, Floats
-from heddle.models.folds import Split, folds_of
+from heddle.models.folds import Split, folds_of, known_to, scored
 from heddle.models.heads import fit_heads, targets, trusted
 from heddle.models.length import Examples, FitArgs, export, fit
 from heddle.models.priors import features, history_log_quantiles, history_of, with_priors
@@ -58,18 +58,20 @@ def crossfit(
     """Fit one network a fold and predict each row by the network that saw nothing of its fold."""
     fold = folds_of(rows, split, folds, args.seed)
     count = int(fold.max()) + 1
+    judged = scored(split, fold)
     x = np.empty((rows.height, len(FEATURES)))
     learned, outlook = np.empty((rows.height, 3)), np.empty((rows.height, 2))
     nets: list[Weights] = []
-    for f in range(count):
+    for f in range(int(fold[judged].min()), count):
         progress(f / count, f"fitting network {f + 1} of {count}")
-        x[fold == f], net = _one(rows, fold, f, count, args)
+        x[fold == f], net = _one(rows, fold, f, known_to(split, fold, f, count), args)
         learned[fold == f] = log_quantiles(net, x[fold == f])
         outlook[fold == f] = log_outlook(net, x[fold == f])
         nets.append(net)
-    learned, widen = _calibrated(rows, learned, fold)
+    rows, x, fold = rows.filter(judged), x[judged], fold[judged]
+    learned, widen = _calibrated(rows, learned[judged], fold)
     censored = rows["truncated"].to_numpy().astype(np.float64)
-    trust, errors = trusted(outlook, x, targets(rows), censored)
+    trust, errors = trusted(outlook[judged], x, targets(rows), censored)
     progress(1.0, "comparing on held-out groups")
     weights = replace(together(nets), widen=np.array(widen), heads_trust=trust)
     return Crossfit(rows, x, learned, history_log_quantiles(x), weights, fold, errors)
@@ -84,10 +86,14 @@ def together(nets: Sequence[Weights]) -> Weights:
 
 
 def _one(
-    rows: pl.DataFrame, fold: NDArray[np.int64], f: int, count: int, args: FitArgs
+    rows: pl.DataFrame,
+    fold: NDArray[np.int64],
+    f: int,
+    teaching: tuple[int, NDArray[np.bool_]],
+    args: FitArgs,
 ) -> tuple[Floats, Weights]:
-    stop = (f + 1) % count
-    known = rows.filter((fold != f) & (fold != stop))
+    stop, taught = teaching
+    known = rows.filter(taught)
     history = history_of(known)
     rng = np.random.default_rng([args.seed, f])
     train = _forget_tools(with_priors(known, history, rng), rng)

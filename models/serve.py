@@ -149,14 +149,18 @@ class Learned:
         """The same for many, in their order; one forward pass."""
         if not queries:
             return []
-        columns = columns_of(queries) | self._priors(queries)
-        return lengths_of(log_quantiles(self._weights, matrix(columns)))
+        return lengths_of(log_quantiles(self._weights, self.features_of(queries)))
+
+    def features_of(self, queries: Sequence[Query]) -> Floats:
+        """The feature matrix; it reads history, which must not change meanwhile."""
+        return matrix(columns_of(queries) | self._priors(queries))
 
     def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
         """Tokens, steps and the running tool's seconds, in their order; one forward pass."""
-        if not queries:
-            return []
-        x = matrix(columns_of(queries) | self._priors(queries))
+        return self.outlook_of(self.features_of(queries), queries) if queries else []
+
+    def outlook_of(self, x: Floats, queries: Sequence[Query]) -> list[Outlook]:
+        """Of a feature matrix; safe in any thread."""
         layers = _layers(self._weights, x)
         lengths = lengths_of(_log_quantiles(self._weights, x, *layers))
         told = np.exp(np.clip(_log_outlook(self._weights, x, *layers), -20.0, 20.0)).tolist()

@@ -53,7 +53,8 @@ class Args:
     folds: int = 5
     """Networks, each judged on the fold it never saw."""
     split: Split = "group"
-    """What stays together in a fold: group, task (family held out) or rollout (by time)."""
+    """What stays together in a fold: group, task (family held out), rollout, or rollouts by time,
+    taught by earlier ones alone."""
     rounds: int = 200
     """Of the bootstrap over groups behind every interval."""
     threads: int = 1

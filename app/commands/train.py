@@ -17,7 +17,7 @@ TYPER = options.help_with("heddle train", "heddle train --run exp-7 --split roll
 def run(
     run_id: options.Run = None,
     rollout: Annotated[str | None, typer.Option(help="Only this rollout.")] = None,
-    split: Annotated[str, typer.Option(help="Held out: group, task or rollout.")] = "group",
+    split: Annotated[str, typer.Option(help="Held out: group, task, rollout or time.")] = "group",
     epochs: Annotated[int, typer.Option(help="At most.", min=1)] = 60,
     seed: options.Seed = 0,
     collector: options.Collector = None,
@@ -38,8 +38,8 @@ def run(
     from heddle.models.train import Args
     from heddle.models.train import run as train
 
-    if split not in ("group", "task", "rollout"):
-        fail(f"--split {split!r} is unknown; choose one of group, task, rollout")
+    if split not in ("group", "task", "rollout", "time"):
+        fail(f"--split {split!r} is unknown; choose one of group, task, rollout, time")
     settings = load({"collector": collector, "data": data})
     dataset = recorded(settings.query_url, run_id, rollout)
     args = Args(seed=seed, epochs=epochs, split=split)

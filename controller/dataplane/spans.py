@@ -7,10 +7,11 @@ the order held, queue, prefill, decode.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
+from heddle.controller.core.types import Length
 from heddle.controller.dataplane.ledger import Entry, Ledger
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.live import LiveMove, LiveTrajectory, Step
@@ -45,6 +46,16 @@ class Spans(Protocol):
         at_ns: int,
         attributes: Mapping[str, Any],
     ) -> None: ...
+
+
+class Predicted(NamedTuple):
+    """One answer of a trained predictor."""
+
+    version: str
+    length: Length
+    steps: float
+    tool_s: float
+    exposed_ns: int
 
 
 def trace_of(trajectory: LiveTrajectory) -> tuple[str, str]:
@@ -153,6 +164,32 @@ class StepSpans:
             },
         )
 
+    def predicted(
+        self, trajectory: LiveTrajectory, said: Predicted, asked_ns: int, end_ns: int
+    ) -> None:
+        """What a trained predictor said after the latest step, and whether a step waited for it."""
+        trace, parent = trace_of(trajectory)
+        self._spans.emit(
+            c.PREDICT,
+            trace_id=trace,
+            span_id=ids.span_id(trajectory.run, trajectory.id, "predict", asked_ns),
+            parent_span_id=parent,
+            start_ns=asked_ns,
+            end_ns=end_ns,
+            attributes={
+                **_trajectory(trajectory),
+                "gen_ai.operation.name": c.PREDICT,
+                "heddle.step.index": trajectory.last_step if trajectory.steps else None,
+                "heddle.predictor.version": said.version,
+                **_lengths(said.length),
+                "heddle.predicted.steps": said.steps,
+                "heddle.predicted.tool_s": said.tool_s,
+                "heddle.hidden_s": (end_ns - asked_ns - said.exposed_ns) / 1e9,
+                "heddle.exposed_s": said.exposed_ns / 1e9,
+                "heddle.clock.speed": self._speed,
+            },
+        )
+
     def moved(
         self,
         trajectory: LiveTrajectory,
@@ -219,15 +256,19 @@ def _trajectory(trajectory: LiveTrajectory) -> dict[str, Any]:
     }
 
 
+def _lengths(length: Length) -> dict[str, Any]:
+    return {
+        "heddle.predicted.p10": length.p10,
+        "heddle.predicted.p50": length.p50,
+        "heddle.predicted.p90": length.p90,
+    }
+
+
 def _decision(step: Step) -> dict[str, Any]:
     grant, length = step.granted, step.predicted
     said: dict[str, Any] = {"heddle.predictor.version": step.predictor_version}
     if length is not None:
-        said |= {
-            "heddle.predicted.p10": length.p10,
-            "heddle.predicted.p50": length.p50,
-            "heddle.predicted.p90": length.p90,
-        }
+        said |= _lengths(length)
     if grant is not None:
         said |= {
             "heddle.worker.id": grant.worker.id,

@@ -166,3 +166,29 @@ def test_too_little_data_is_one_sentence(recorded, tmp_path):
         train(recorded(groups=4, samples=3), QUICK, Registry(tmp_path))
     with pytest.raises(DatasetError, match="cannot make 3 folds"):
         train(recorded(groups=20, samples=3), replace(QUICK, split="task"), Registry(tmp_path))
+
+
+def test_by_time_a_rollout_is_judged_by_earlier_ones_alone(recorded, monkeypatch):
+    rows = recorded(groups=40, samples=6).rows
+    began = pl.col("rollout_id").str.slice(1).cast(pl.Int64)
+    rows = pl.concat(
+        [
+            rows.with_columns(
+                rollout_id=pl.format("r{}", began + 3 * late),
+                trajectory_id=pl.format("{}-{}", "trajectory_id", pl.lit(late)),
+                start_ns=10**9 * (began + 3 * late),
+            )
+            for late in (0, 1)
+        ]
+    )
+    heard, honest = [], crossfit.history_of
+
+    def noted(known: pl.DataFrame) -> object:
+        heard.append(int(known["start_ns"].max() // 10**9))
+        return honest(known)
+
+    monkeypatch.setattr(crossfit, "history_of", noted)
+    fitted = crossfit.crossfit(rows, "time", 6, SHORT.fit(), lambda _part, _sentence: None)
+    assert heard == [0, 1, 2, 3]
+    assert sorted(fitted.rows["rollout_id"].unique()) == ["r2", "r3", "r4", "r5"]
+    assert fitted.rows.height == len(fitted.learned) == len(fitted.fold)
