@@ -63,7 +63,7 @@ def _stack(**fleet: Any) -> Generator[tuple[Stack, Supervisor, float]]:
             yield launch(supervisor, settings, strict=False, dashboard=False), supervisor, began_s
 
 
-@dataclass
+@dataclass(eq=False)
 class _Change(threading.Thread):
     """Changes the layout once the rollout is under way, and watches how many GPUs serve."""
 

@@ -33,7 +33,7 @@ NAMESPACE: Final = "heddle"
 ROOM_S: Final = 10.0
 """Wall seconds a placement group may wait for GPUs that should be free."""
 TRIES: Final = 5
-"""A busy machine is too slow for Ray's own 30 s at times."""
+"""On a busy machine Ray's raylet ends itself when its agents take more than 15 s to import."""
 STORE_BYTES: Final = 100 << 20
 """Of Ray's object store, which nothing here uses."""
 
