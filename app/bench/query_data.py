@@ -70,10 +70,7 @@ SELECT 'run-' || r // {a_run} AS run_id, 'r' || lpad(CAST(r AS VARCHAR), 5, '0')
     '1,1,1,1,1,1,1,1' AS layout, {{'heddle.rollout.kind': 'train'}}::VARIANT AS attrs
 FROM range({first}, {last}) x(r)
 """
-_RUNNING: Final = (
-    "UPDATE spans SET end_ns = NULL"
-    " WHERE rollout_id = ? AND op IN ('heddle.rollout', 'invoke_agent')"
-)
+_ANNOUNCED: Final = "rollout_id = ? AND op IN ('heddle.rollout', 'invoke_agent')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +103,23 @@ def made(path: Path, rollouts: Mapping[int, tuple[int, Shape]], running: str | N
             for first in range(begin, begin + count, at_once):
                 _insert(con, first, min(first + at_once, begin + count), shape)
         if running is not None:
-            con.execute(_RUNNING, [running])
-        con.execute(rollups.touching("spans"))
+            _reopen(con, running)
+        for table in _TABLES:
+            con.execute(rollups.touching(table))
         con.execute("CHECKPOINT")
+
+
+def _reopen(con: duckdb.DuckDBPyConnection, rollout: str) -> None:
+    """As if it had not ended: markers instead of the spans that end it."""
+    known = [{row[0] for row in con.execute(f"DESCRIBE {t}").fetchall()} for t in _TABLES]
+    named = ", ".join(sorted((known[0] & known[1]) - {"end_ns"}))
+    con.execute(
+        f"INSERT INTO markers BY NAME SELECT {named} FROM spans WHERE {_ANNOUNCED}", [rollout]
+    )
+    con.execute(f"DELETE FROM spans WHERE {_ANNOUNCED}", [rollout])
+
+
+_TABLES: Final = ("spans", "markers")
 
 
 def _insert(con: duckdb.DuckDBPyConnection, first: int, last: int, shape: Shape) -> None:

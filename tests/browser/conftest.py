@@ -14,6 +14,7 @@ from browser.fake_explained import explain
 from browser.fake_rollouts import Story
 from browser.fake_services import TOKEN, Switchboard, collector_app, controller_app, served
 from browser.pages import chromium, streamlit
+from browser.real_stack import Real, real_stack
 from playwright.sync_api import Browser
 
 
@@ -46,3 +47,10 @@ def dashboard(story: Story, board: Switchboard) -> Iterator[str]:
         streamlit(collector, controller, TOKEN) as url,
     ):
         yield url
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    """One for every test that needs the services themselves."""
+    with real_stack(tmp_path_factory.mktemp("stack")) as real:
+        yield real

@@ -3,52 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import polars as pl
 import pytest
 from browser import screenshots
-from browser.pages import settle, streamlit
+from browser.pages import settle
+from browser.real_stack import BAD, LEARN, RUN, Real
 from playwright.sync_api import Browser, Page, expect
 
-from heddle.app import compose
-from heddle.app.demo import Bar, DemoOptions, run_demo
-from heddle.app.rollouts import Session
-from heddle.app.settings import load
-from heddle.app.supervise import Supervisor
+from heddle.controller.wire import Acquire
 
-RUN = "browser"
-
-
-@dataclass(frozen=True)
-class Real:
-    """A stack that has played a small demo, and the dashboard in front of it."""
-
-    stack: compose.Stack
-    supervisor: Supervisor
-    dashboard: str
-
-
-def _play(session: Session) -> None:
-    """In a thread of its own: playwright's event loop runs in this one."""
-    silent: Bar = lambda *_: nullcontext(lambda _: None)  # noqa: E731
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run_demo, session, DemoOptions(trajectories=8), silent).result()
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    data = tmp_path_factory.mktemp("stack")
-    settings = load({"data": data, "fleet.gpus": 2, "fleet.speed": 60.0})
-    with Supervisor(data / "logs") as supervisor:
-        stack = compose.launch(supervisor, settings, strict=False, dashboard=False)
-        with Session(stack, RUN, watch=supervisor.check) as session:
-            _play(session)
-        with streamlit(stack.query_url, stack.controller_url, stack.token) as url:
-            yield Real(stack, supervisor, url)
+PAGES = ("", "idle", "tail", "trajectory", "compare", "predictor", "policies", "fleet", "ask")
 
 
 @pytest.fixture
@@ -58,25 +27,57 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.close()
 
 
-def _open(page: Page, real: Real, path: str) -> None:
-    page.goto(f"{real.dashboard}/{path}?run={RUN}")
+def _open(page: Page, real: Real, path: str, **chosen: str) -> None:
+    page.goto(f"{real.dashboard}/{path}?{urlencode({'run': RUN, **chosen})}")
     settle(page)
     assert page.locator('[data-testid="stException"]').count() == 0
 
 
-@pytest.mark.parametrize("path", ["", "idle", "tail", "trajectory", "compare", "policies"])
-def test_every_page_shows_a_real_rollout_and_says_whose_time_it_is(
+def _metric(page: Page, label: str) -> str:
+    found = page.get_by_test_id("stMetric").filter(has_text=label).first
+    return found.get_by_test_id("stMetricValue").inner_text()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_shows_a_real_rollout_and_asks_nobody_outside(
     page: Page, real: Real, path: str
 ) -> None:
+    own, outside = real.dashboard.removeprefix("http"), list[str]()
+
+    def watch(request: Any) -> None:
+        if not request.url.startswith((f"http{own}", f"ws{own}", "data:", "blob:")):
+            outside.append(request.url)
+
+    page.on("request", watch)
     _open(page, real, path)
-    expect(page.get_by_text("emulated fleet, x60: times are fleet time")).to_be_visible()
-    if path != "policies":
+    assert outside == []
+    if path not in ("predictor", "ask"):
+        expect(page.get_by_text("emulated fleet, x60: times are fleet time")).to_be_visible()
+    if path not in ("predictor", "policies", "fleet", "ask"):
         assert page.get_by_test_id("stPlotlyChart").count() >= 1
 
 
-def test_a_switch_made_in_the_page_is_in_force_in_the_real_controller(
-    page: Page, real: Real
-) -> None:
+def test_numbers_on_the_pages_equal_what_the_services_say(page: Page, real: Real) -> None:
+    rollout = real.collector.query("rollouts", run=RUN)["rollout_id"][0]
+    chosen = {"run": RUN, "rollout": rollout}
+    parts = real.collector.query("partition", **chosen)
+    busy = parts.filter(pl.col("state").str.starts_with("busy"))["gpu_ns"].sum()
+    _open(page, real, "", rollout=rollout)
+    assert _metric(page, "Busy") == f"{100 * int(busy) / int(parts['gpu_ns'].sum()):.1f} %"
+    tails = real.collector.query("tail", **chosen).filter(pl.col("metric") == "steps")
+    _open(page, real, "tail", rollout=rollout, measure="steps")
+    assert _metric(page, "Longest") == f"{tails['max'][0]:.0f}"
+    fleet = real.controller.fleet()
+    _open(page, real, "fleet")
+    assert _metric(page, "Alive") == f"{len(fleet.workers)} / {len(fleet.workers)}"
+    _open(page, real, "predictor")
+    expect(page.get_by_text(f"{real.controller.predictor().version} serves")).to_be_visible()
+    _open(page, real, "ask", sql="SELECT count(*) AS n FROM steps")
+    expect(page.get_by_text("1 rows.")).to_be_visible()
+
+
+def test_a_policy_toggled_in_the_page_changes_the_next_decision(page: Page, real: Real) -> None:
+    assert real.controller.switches(RUN).preset != "slime"
     _open(page, real, "policies")
     page.get_by_role("button", name="slime", exact=True).click()
     settle(page)
@@ -85,12 +86,78 @@ def test_a_switch_made_in_the_page_is_in_force_in_the_real_controller(
     page.get_by_label("Why", exact=True).press("Tab")
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("The choices above are the ones in force.")).to_be_visible()
-    from heddle.controller.client import ControllerClient
-
-    with ControllerClient(real.stack.controller_url) as controller:
-        assert controller.switches(RUN).preset == "slime"
-        change = max(controller.audit(), key=lambda entry: entry.version)
+    assert real.controller.switches(RUN).preset == "slime"
+    change = max(real.controller.audit(), key=lambda entry: entry.version)
     assert (change.who, change.why) == ("ada", "long tail")
+    wanted = real.controller.switches(RUN).switches["order"]
+    taken = real.controller.acquire(Acquire(run=RUN, trajectory="asked-by-the-test", step=0))
+    assert taken.granted
+    newest = next(one for one in real.controller.decisions() if one["run"] == RUN)
+    assert newest["order"] == wanted
+
+
+def test_retraining_in_the_page_ends_in_a_verdict(page: Page, real: Real) -> None:
+    _open(page, real, "predictor", run=LEARN)
+    page.get_by_label("Who", exact=True).first.fill("ada")
+    page.get_by_label("Why", exact=True).first.fill("first data")
+    page.get_by_role("button", name="Train").click()
+    ended = page.get_by_text("The last training", exact=False)
+    expect(ended).to_be_visible(timeout=150_000)
+    job = real.controller.jobs()[0]
+    assert (job.state, job.asked.run, job.asked.who) == ("done", LEARN, "ada")
+    state = real.controller.predictor()
+    assert [one.version for one in state.versions] == [job.version]
+    if job.accepted:
+        expect(page.get_by_text("was accepted and serves now")).to_be_visible()
+        assert state.version == job.version
+    else:
+        expect(page.get_by_text("was refused by the gate")).to_be_visible()
+        assert page.get_by_test_id("stDataFrame").count() >= 2
+        assert state.version != job.version
+
+
+def test_a_what_if_replay_shows_its_progress_and_its_table(page: Page, real: Real) -> None:
+    _open(page, real, "policies", whatif="verl,heddle")
+    page.get_by_role("button", name="Replay under 2 presets").click()
+    emulated = page.get_by_text("Emulated engines in virtual time")
+    expect(emulated).to_be_visible(timeout=120_000)
+    expect(page.get_by_role("button", name="again")).to_be_visible()
+
+
+def test_markup_in_names_services_and_attribute_keys_is_text(page: Page, real: Real) -> None:
+    for path in ("", "tail", "trajectory"):
+        _open(page, real, path, run=BAD)
+        assert page.locator('img[src="x"]').count() == 0
+        assert page.locator('a[href^="javascript"]').count() == 0
+        assert "owned" not in page.title()
+    for tab in ("Tools and moves", "Spans"):
+        page.get_by_role("tab", name=tab).click()
+        settle(page)
+    assert "owned" not in page.title()
+    sql = "SELECT DISTINCT service, tool_name, CAST(attrs AS JSON)::VARCHAR AS a FROM spans"
+    _open(page, real, "ask", sql=f"{sql} WHERE run_id = '{BAD}'")
+    assert page.get_by_test_id("stDataFrame").count() == 2
+    assert page.locator('img[src="x"]').count() == 0
+    assert "owned" not in page.title()
+
+
+def test_a_deep_link_restores_the_view(page: Page, real: Real) -> None:
+    sql = "SELECT task, count(*) AS n FROM trajectories GROUP BY task ORDER BY task"
+    _open(page, real, "ask", sql=sql, chart="points", table="rollouts")
+    assert page.get_by_label("One SELECT, DuckDB's dialect").input_value() == sql
+    page.get_by_role("tab", name="Chart").click()
+    chosen = page.locator("input[role=combobox]").evaluate_all("all => all.map(e => e.value)")
+    assert {"points", "rollouts"} <= set(chosen)
+
+
+def test_a_page_is_used_by_keyboard_alone(page: Page, real: Real) -> None:
+    _open(page, real, "")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText") == "Long tail":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="The long tail")).to_be_visible()
 
 
 def test_screenshots_can_be_taken_of_a_running_stack(
@@ -98,6 +165,6 @@ def test_screenshots_can_be_taken_of_a_running_stack(
 ) -> None:
     monkeypatch.setattr(screenshots, "chromium", lambda: nullcontext(browser))
     there: list[Any] = ["--dashboard", real.dashboard, "--collector", real.stack.query_url]
-    screenshots.main([*there, "--to", str(tmp_path), "idle"])
+    screenshots.main([*there, "--to", str(tmp_path), "--widths", "1280", "--", "ask"])
     made = sorted(path.name for path in tmp_path.iterdir())
-    assert made == ["idle-dark.png", "idle-light.png", "report-dark.png", "report-light.png"]
+    assert made == ["ask-dark.png", "ask-light.png", "report-dark.png", "report-light.png"]

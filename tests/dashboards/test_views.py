@@ -10,6 +10,7 @@ import pytest
 from browser.apptest import Gone, opened, said
 from browser.fake_rollouts import HOSTILE, RUN, Story
 
+from heddle.dashboards import cards, client
 from heddle.dashboards.views import compare
 
 Answering = Callable[[Any], None]
@@ -87,6 +88,10 @@ def test_a_collector_that_goes_away_leaves_the_page_and_a_banner(
     assert not at.exception
     assert at.get("plotly_chart")
     assert "out of date" in at.warning[0].value
+
+
+def test_a_dead_collector_shows_within_five_seconds_by_arithmetic() -> None:
+    assert cards.PULSE_S + client.FRESH_S + client.ALIVE_S <= 5.0
 
 
 def test_numbers_on_the_first_screen_equal_the_accounts(answering: Answering) -> None:
