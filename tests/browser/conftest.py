@@ -15,7 +15,11 @@ from browser.fake_rollouts import Story
 from browser.fake_services import TOKEN, Switchboard, collector_app, controller_app, served
 from browser.pages import chromium, streamlit
 from browser.real_stack import Real, real_stack
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
+
+
+# Playwright's own 5 s are little for a page of Streamlit beside other work.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,7 @@ def test_retraining_in_the_page_ends_in_a_verdict(page: Page, real: Real) -> Non
         assert state.version == job.version
     else:
         expect(page.get_by_text("was refused by the gate")).to_be_visible()
-        assert page.get_by_test_id("stDataFrame").count() >= 2
+        expect(page.get_by_test_id("stDataFrame").nth(1)).to_be_visible()
         assert state.version != job.version
 
 
