@@ -17,7 +17,6 @@ from browser.pages import chromium, streamlit
 from browser.real_stack import Real, real_stack
 from playwright.sync_api import Browser, expect
 
-
 # Playwright's own 5 s are little for a page of Streamlit beside other work.
 expect.set_options(timeout=30_000)
 
