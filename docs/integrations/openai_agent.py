@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from typing import Any
 
 import openai
 
@@ -10,7 +11,7 @@ URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8600"
 
 async def agent(name: str) -> None:
     """Three steps with a tool between them; the path says whose they are."""
-    messages = [{"role": "user", "content": "Fix the failing test."}]
+    messages: list[Any] = [{"role": "user", "content": "Fix the failing test."}]
     async with openai.AsyncOpenAI(base_url=f"{URL}/t/{name}/v1", api_key="none") as client:
         for step in range(3):
             answer = await client.chat.completions.create(
