@@ -64,9 +64,8 @@ def run(
     places = {"fleet.launcher": fleet, "fleet.ray_address": ray_address}
     engines = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
-    ports = {"ports.controller": port, "ports.engines": first_port}
-    again = {"retrain_every": retrain_every}
-    settings = load({"host": host, "data": data, **engines, **places, **there, **ports, **again})
+    ports = {"ports.controller": port, "ports.engines": first_port, "retrain_every": retrain_every}
+    settings = load({"host": host, "data": data, **engines, **places, **there, **ports})
     doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
     _serve(
         settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed), doors
