@@ -6,7 +6,6 @@ being kept, so that a bomb costs time and no memory.
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -17,6 +16,9 @@ _PIECE_BYTES: Final = 1 << 20
 # zlib's own choice of gzip or zlib header: Python senders call zlib.compress for "deflate".
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _RAW: Final = -zlib.MAX_WBITS
+# A block of four bytes can stand for 128 kB: so much in gives at most 8 MB out at once.
+_ZSTD_BYTES: Final = 256
+_CUT: Final = "the compressed body is cut short"
 
 
 class UnknownEncoding(ValueError):
@@ -77,19 +79,28 @@ def _inflated(body: bytes, window: int) -> Iterator[bytes]:
             raise Damaged(message) from error
         rest = undo.unconsumed_tail
         if not piece and not rest and not undo.eof:
-            message = "the compressed body is cut short"
-            raise Damaged(message)
+            raise Damaged(_CUT)
         yield piece
+        if undo.eof and undo.unused_data.strip(b"\0"):
+            # Several gzip members one after the other are one body.
+            undo, rest = zlib.decompressobj(window), undo.unused_data
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
+    undo = zstandard.ZstdDecompressor().decompressobj()
     try:
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)) as reader:
-            while piece := reader.read(_PIECE_BYTES):
-                yield piece
+        for begin in range(0, len(body), _ZSTD_BYTES):
+            rest = body[begin : begin + _ZSTD_BYTES]
+            while rest:
+                if undo.eof:
+                    undo = zstandard.ZstdDecompressor().decompressobj()
+                yield undo.decompress(rest)
+                rest = undo.unused_data if undo.eof else b""
     except (zstandard.ZstdError, MemoryError) as error:
         message = f"the body is not zstd: {error}"
         raise Damaged(message) from error
+    if not undo.eof:
+        raise Damaged(_CUT)
 
 
 _UNDO: Final[dict[str, Callable[[bytes], Iterator[bytes]]]] = {

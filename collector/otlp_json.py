@@ -29,14 +29,15 @@ def read(body: bytes, rows: Rows) -> None:
         message = f"the body is not JSON: {error}"
         raise NotOtlp(message) from error
     number = 0
-    for group in _list(_object(document, "the document"), "resourceSpans"):
+    _refuse_other_signals(_object(document, "the document"))
+    for group in _list(document, "resourceSpans"):
         resource = _attributes(_object(group.get("resource") or {}, "resource"))
         for scope in _list(group, "scopeSpans"):
             own = _object(scope.get("scope") or {}, "scope")
             name = own.get("name")
             info = _scope_info(own, scope.get("schemaUrl") or group.get("schemaUrl"))
             origin = Origin(resource, name if isinstance(name, str) else None, info)
-            for span in _list(scope, "spans"):
+            for span in _listed(scope, "spans"):
                 _keep(span, number, origin, rows)
                 number += 1
 
@@ -49,7 +50,17 @@ def _scope_info(scope: dict[str, Any], schema_url: Any) -> dict[str, Any]:
     )
 
 
-def _keep(span: dict[str, Any], number: int, origin: Origin, rows: Rows) -> None:
+def _refuse_other_signals(document: dict[str, Any]) -> None:
+    other = [key for key in ("resourceLogs", "resourceMetrics") if key in document]
+    if other and "resourceSpans" not in document:
+        message = f"the body holds {other[0]} and no resourceSpans; this collector keeps traces"
+        raise NotOtlp(message)
+
+
+def _keep(span: Any, number: int, origin: Origin, rows: Rows) -> None:
+    if not isinstance(span, dict):
+        rows.reject(f"span {number}", f"it is {type(span).__name__}, expected an object")
+        return
     try:
         rows.add(_span(span), origin)
     except (BadSpan, NotOtlp, RecursionError) as error:
@@ -108,10 +119,18 @@ def _object(value: Any, what: str) -> dict[str, Any]:
 
 
 def _list(owner: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    value = owner.get(key) or []
-    if isinstance(value, list) and all(isinstance(v, dict) for v in value):
+    value = _listed(owner, key)
+    if all(isinstance(v, dict) for v in value):
         return value
     message = f"{key} is no list of objects"
+    raise NotOtlp(message)
+
+
+def _listed(owner: dict[str, Any], key: str) -> list[Any]:
+    value = owner.get(key) or []
+    if isinstance(value, list):
+        return value
+    message = f"{key} is no list"
     raise NotOtlp(message)
 
 

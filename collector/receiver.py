@@ -6,6 +6,7 @@ the spans are durable. Errors are google.rpc.Status bodies; only 429 and 503 ask
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from hmac import compare_digest
@@ -82,6 +83,11 @@ class Receiver:
             await _send(send, 200, reply, answer)
         except _Gone:
             return
+        except asyncio.CancelledError:
+            # The collector ends before this was committed: the sender keeps it and tries again.
+            ending = _Refused(503, "the collector is shutting down", (b"retry-after", b"1"))
+            await _send(send, 503, reply, _status(ending, reply), *ending.headers)
+            raise
         except Exception as error:  # noqa: BLE001 (translated into the protocol's answer, logged)
             refused = _translate(error)
             reason = _REASONS.get(refused.status)

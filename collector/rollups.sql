@@ -42,7 +42,8 @@ SELECT run_id, rollout_id, trajectory_id,
     count(*) FILTER (is_tool AND done) AS all_calls,
     coalesce(sum(length_ns) FILTER (is_explicit), 0) AS explicit_ns,
     coalesce(sum(length_ns) FILTER (is_tool), 0) AS all_tool_ns,
-    max(coalesce(input_tokens, 0) + coalesce(output_tokens, 0)) FILTER (is_step)
+    -- As sums are: a sender may say anything, and two of 2^63 must not stop everybody's reading.
+    max(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0)) FILTER (is_step)
         AS peak_context_tokens,
     coalesce(sum(output_tokens) FILTER (is_step), 0) AS output_tokens,
     coalesce(sum(cached_tokens) FILTER (is_step), 0) AS cached_tokens,

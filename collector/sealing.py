@@ -28,12 +28,19 @@ _SUMMARY: Final = (
     "SELECT count(*), coalesce(CAST(sum(hash(s)) AS VARCHAR), ''), min(start_ns),"
     f" max(greatest(start_ns, end_ns)), max(received_ns) FROM (SELECT {_PLAIN} FROM {{rows}}) s"
 )
+LONGEST_NAME: Final = 200
+"""Bytes of a run or rollout id, percent-encoded, that can be sealed: a file system takes 255."""
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _READY: Final = """
 SELECT s.run_id, s.rollout_id
 FROM (SELECT run_id, rollout_id, max(received_ns) AS at_ns FROM spans
       WHERE rollout_id IS NOT NULL GROUP BY ALL) s
 LEFT JOIN rollout_ends r ON s.run_id = r.run_id AND s.rollout_id = r.rollout_id
 WHERE s.at_ns <= CASE WHEN r.end_ns IS NULL THEN least(?, ?) ELSE ? END
+    -- A name is a folder's: longer ones and what Hive calls none stay in the database.
+    AND strlen(url_encode(s.run_id)) BETWEEN 1 AND {longest}
+    AND strlen(url_encode(s.rollout_id)) BETWEEN 1 AND {longest}
+    AND '{hive_null}' NOT IN (s.run_id, s.rollout_id)
     AND s.run_id = coalesce(?, s.run_id) AND s.rollout_id = coalesce(?, s.rollout_id)
 ORDER BY s.at_ns, s.run_id, s.rollout_id
 """
@@ -69,7 +76,8 @@ def ready(
     until_ns, silent_ns = (now_ns - int(s * 1e9) for s in (quiet_s, store.silent_s))
     with store.reading() as cursor:
         values = [until_ns, silent_ns, until_ns, run, rollout]
-        return cursor.execute(_READY, values).fetchall()
+        statement = _READY.format(longest=LONGEST_NAME, hive_null=_HIVE_NULL)
+        return cursor.execute(statement, values).fetchall()
 
 
 def seal(store: Store, run: str, rollout: str) -> SealedFile | None:

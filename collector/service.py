@@ -31,7 +31,8 @@ from heddle.collector.settings import CollectorSettings, Ports
 from heddle.collector.store import FILE_NAME, Store
 from heddle.collector.upkeep import Upkeep
 
-_GRACE_S: Final = 1.0
+_GRACE_S: Final = 10.0
+"""What is under way may take so long to be answered; what waits for nothing ends at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -105,7 +106,7 @@ class CollectorService:
             access_log=False,
             lifespan="off",
             server_header=False,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=int(_GRACE_S),
             ssl_certfile=self._tls.certificate if self._tls else None,
             ssl_keyfile=self._tls.key if self._tls else None,
         )

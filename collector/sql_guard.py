@@ -27,11 +27,22 @@ REFUSED: Final = frozenset(
     }
 )  # fmt: skip
 """Functions that are no business of a reader, wherever they stand."""
+GROWING: Final = frozenset(
+    {
+        "repeat", "lpad", "rpad", "format", "printf", "bar", "list_resize", "array_resize", "range",
+        "generate_series",
+    }
+)  # fmt: skip
+"""A number makes gigabytes of one value of these, in one call that no interrupt ends and no memory
+limit counts. After FROM the last two give rows, which both do bound."""
 _MAX_CHARACTERS: Final = 100_000
 
 
 def checked(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     """The one SELECT of *text*; QueryRefused says why not."""
+    if any(map(_is_surrogate, text)):
+        message = "the SQL holds half of a character (a lone surrogate)"
+        raise QueryRefused(message)
     if len(text) > _MAX_CHARACTERS:
         message = f"the SQL is {len(text)} characters long, at most {_MAX_CHARACTERS} are read"
         raise QueryRefused(message)
@@ -39,6 +50,10 @@ def checked(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     for node in _nodes(_tree(connection, statement)):
         _judge(node)
     return statement
+
+
+def _is_surrogate(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"
 
 
 def _single(connection: duckdb.DuckDBPyConnection, text: str) -> str:
@@ -86,12 +101,13 @@ def _judge(node: dict[str, Any]) -> None:
         if name not in TABLE_FUNCTIONS:
             message = f"FROM {name}(...) is not allowed; choose from the tables of the store"
             raise QueryRefused(message)
+        node["function"]["type"] = "ROWS"  # judged here, and not again as one value
     elif kind == "SHOW_REF":
         message = "SHOW, DESCRIBE and SUMMARIZE are not allowed; GET /v1/tables lists the columns"
         raise QueryRefused(message)
     elif kind == "FUNCTION":
         name = str(node.get("function_name", "")).lower()
-        if name in REFUSED or name.startswith(("pragma_", "duckdb_")):
+        if name in REFUSED | GROWING or name.startswith(("pragma_", "duckdb_")):
             message = f"the function {name} is not allowed here"
             raise QueryRefused(message)
 

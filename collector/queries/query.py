@@ -32,6 +32,7 @@ _RAN: Final = (
     " UNION ALL SELECT first_ns, last_ns FROM touched WHERE trajectory_id IN (SELECT unnest(?)))"
 )
 LIMIT: Final = "limit"
+_LIMIT_DIGITS: Final = 18
 AFTER: Final = "after"
 PAGING: Final = (LIMIT, AFTER)
 
@@ -131,7 +132,10 @@ class Query:
         self, statement: str, limit: int | None, after: str | None, within: str = ""
     ) -> tuple[str, list[Any]]:
         """The columns of one page in order, with the order key if another page may follow."""
-        casts = ", ".join(f'CAST("{c.name}" AS {_SQL[c.type]}) AS "{c.name}"' for c in self.columns)
+        # What does not fit its column (a sum of absurd counts) is not known, and no failure.
+        casts = ", ".join(
+            f'TRY_CAST("{c.name}" AS {_SQL[c.type]}) AS "{c.name}"' for c in self.columns
+        )
         keyed = "" if limit is None else f", {paging.columns(self.order)}"
         where, values = ("", []) if after is None else paging.condition(self.order, after)
         # Around a plain view another `SELECT *` would cost 2 ms of planning.
@@ -227,9 +231,9 @@ def _limit(filters: Filters) -> int | None:
     given = filters.get(LIMIT)
     if not given:
         return None
-    if len(given) == 1 and given[0].isdecimal():
+    if len(given) == 1 and given[0].isdecimal() and len(given[0]) <= _LIMIT_DIGITS:
         return int(given[0])
-    message = f"limit is {given[0]!r}, expected a whole number"
+    message = f"limit is {given[0][:40]!r}, expected a whole number of {_LIMIT_DIGITS} digits"
     raise QueryRefused(message)
 
 

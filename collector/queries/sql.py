@@ -18,7 +18,8 @@ import pyarrow as pa
 from heddle.collector.errors import QueryRefused
 from heddle.collector.sql_guard import checked
 
-BATCH_ROWS: Final = 10_000
+# DuckDB's own: a batch of attributes of 5 MB each is gigabytes before its size can be looked at.
+BATCH_ROWS: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def _readable(cursor: duckdb.DuckDBPyConnection, statement: str) -> str:
         return statement
     quoted = [name.replace('"', '""') for name in variants]
     casts = ", ".join(f'CAST(CAST("{n}" AS JSON) AS VARCHAR) AS "{n}"' for n in quoted)
-    return f"SELECT * REPLACE ({casts}) FROM ({statement})"
+    # On a line of its own, for a statement that ends in a comment.
+    return f"SELECT * REPLACE ({casts}) FROM ({statement}\n)"
 
 
 def _gathered(reader: Any, limits: Limits) -> Selected:
