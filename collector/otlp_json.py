@@ -130,7 +130,7 @@ def _listed(owner: dict[str, Any], key: str) -> list[Any]:
     value = owner.get(key) or []
     if isinstance(value, list):
         return value
-    message = f"{key} is no list"
+    message = f"{key} is no list of objects"
     raise NotOtlp(message)
 
 

@@ -60,6 +60,10 @@ Ray = Annotated[
     str | None,
     typer.Option(help="Compare on a Ray cluster: its address, or `local`.", metavar="ADDRESS"),
 ]
+Save = Annotated[
+    bool, typer.Option("--save", help="Keep the comparison in the store: query `replays`.")
+]
+Otlp = Annotated[str | None, typer.Option(help="Where that collector takes spans.")]
 MaxContext = Annotated[int | None, typer.Option(help="Cut contexts to so many tokens.", min=1)]
 MaxToolWait = Annotated[
     float | None,
@@ -89,16 +93,14 @@ def run(
     arrivals: Arrivals = 0.0,
     workers: Annotated[int, typer.Option(help="Processes that compare.", min=1)] = 1,
     ray: Ray = None,
-    save: Annotated[
-        bool, typer.Option("--save", help="Keep the comparison in the store: query `replays`.")
-    ] = False,
+    save: Save = False,
     gpus: GpusList = None,
     model: options.Model = None,
     data: options.Data = None,
     controller: options.Controller = None,
     collector: options.Collector = None,
     token_file: options.TokenFile = None,
-    otlp: Annotated[str | None, typer.Option(help="Where that collector takes spans.")] = None,
+    otlp: Otlp = None,
     json: options.Json = False,
 ) -> None:
     """Send recorded trajectories through Heddle, or compare policies on the same rollouts.
@@ -112,8 +114,8 @@ def run(
 
     fleets = fleets_of(gpus)
     if policies is not None:
-        fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers}
-        fleet |= {"barrier": barrier, "arrivals_s": arrivals, "ray": ray}
+        fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers, "ray": ray}
+        fleet |= {"barrier": barrier, "arrivals_s": arrivals}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
         first = {"seed": seed, "seeds": seeds, "collector": collector, "otlp": otlp, "save": save}
         return compare(policies.split(","), source, {**fleet, **first}, json=json)
