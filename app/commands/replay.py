@@ -107,25 +107,23 @@ def run(
 
     With --policies nothing is started: the real loop decides on emulated engines in virtual time.
     Otherwise on a stack of its own, or the running one at --controller: exit code 1 says that the
-    store differs from the file. Where this machine ran behind (host lag above 10 % of the
-    trajectories' time), the figures do not count, and it is said.
+    store differs from the file. Where this machine ran behind, the figures do not count.
     """
     from heddle.app.commands.compare import compare, fleets_of
 
     fleets = fleets_of(gpus)
     if policies is not None:
         fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers, "ray": ray}
-        fleet |= {"barrier": barrier, "arrivals_s": arrivals}
+        fleet |= {"barrier": barrier, "arrivals_s": arrivals, "seed": seed, "seeds": seeds}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
-        first = {"seed": seed, "seeds": seeds, "collector": collector, "otlp": otlp, "save": save}
-        return compare(policies.split(","), source, {**fleet, **first}, json=json)
+        fleet |= {"collector": collector, "otlp": otlp, "save": save}
+        return compare(policies.split(","), source, fleet, json=json)
     one = None if gpus is None else fleets[0]
     flags = {"data": data, "fleet.gpus": one, "fleet.model": model, "token_file": token_file}
-    there = {"controller": controller, "collector": collector, "otlp": otlp}
-    pace = {"fleet.speed": speed, "fleet.seed": seed}
+    flags |= {"controller": controller, "collector": collector, "otlp": otlp}
+    flags |= {"fleet.speed": speed, "fleet.seed": seed}
     sent = {"preset": preset, "vocabulary": vocabulary}
-    cuts = (limit, max_context, max_tool_wait, seed)
-    return _replay(file, cuts, {**flags, **there, **pace}, sent, json=json)
+    return _replay(file, (limit, max_context, max_tool_wait, seed), flags, sent, json=json)
 
 
 def _replay(
