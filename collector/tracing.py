@@ -220,7 +220,7 @@ class Tracer:
     @contextmanager
     def phase(self, name: str, *, trainer_step: int) -> Generator[None, None, None]:
         """One phase of the trainer's step (gen, reward, update_actor ...; step is all of it)."""
-        run, start_ns = self._shared["heddle.run.id"], self._now_ns()
+        run, start_ns = str(self._shared["heddle.run.id"]), self._now_ns()
         said = {
             **self._shared,
             "gen_ai.operation.name": c.TRAINER,

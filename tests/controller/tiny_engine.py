@@ -16,7 +16,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body.encode())
 
-    def log_message(self, *said):
+    def log_message(self, format, *args):
         pass
 
 
