@@ -281,3 +281,21 @@ def test_groups_are_the_trajectories_of_a_prompt_added_up(store):
 def answers_of(store, name):
     with store.reading() as cursor:
         return pl.DataFrame(QUERIES[name].answer(cursor, {}).table)
+
+
+def test_a_rollout_that_nobody_announced_has_all_of_its_steps(store):
+    """DuckDB packed the sum into a byte: 12 steps of 64 trajectories came back as none."""
+    whose = {"heddle__run__id": "bare", "heddle__rollout__id": "r"}
+    chat = {"gen_ai__operation__name": "chat", "gen_ai__usage__output_tokens": 10}
+    put(
+        store,
+        [
+            span(10_000 + 100 * t + i, "chat", 2 + i, 3 + i, gen_ai__conversation__id=f"b{t}",
+                 heddle__step__index=i, **chat, **whose)
+            for t in range(64) for i in range(12)
+        ],
+    )  # fmt: skip
+    with store.reading() as cursor:
+        asked = {"run": ["bare"], "rollout": ["r"]}
+        (row,) = QUERIES["rollouts"].answer(cursor, asked).table.to_pylist()
+    assert (row["trajectories"], row["steps"], row["output_tokens"]) == (64, 768, 7_680)
