@@ -58,8 +58,8 @@ class Story:
             if (asked := filters.get(key)) is not None:
                 wanted = asked if isinstance(asked, tuple) else [asked]
                 rows = [row for row in rows if row.get(column) in wanted]
-        if "limit" in filters:
-            rows = sorted(rows, key=lambda row: row["start_ns"])[: filters["limit"]]
+        if filters.get("limit") is not None:
+            rows = sorted(rows, key=lambda row: row["start_ns"])[: int(filters["limit"])]
         return frame(name, rows)
 
     def page(self, name: str, **filters: Any) -> tuple[pl.DataFrame, int]:
