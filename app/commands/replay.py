@@ -107,7 +107,8 @@ def run(
 
     With --policies nothing is started: the real loop decides on emulated engines in virtual time.
     Otherwise on a stack of its own, or the running one at --controller: exit code 1 says that the
-    store differs from the file. Where this machine ran behind, the figures do not count.
+    store differs from the file. Where this machine ran behind (host lag above 10 % of the
+    trajectories' time), the figures do not count, and it is said.
     """
     from heddle.app.commands.compare import compare, fleets_of
 
@@ -118,10 +119,9 @@ def run(
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
         fleet |= {"collector": collector, "otlp": otlp, "save": save}
         return compare(policies.split(","), source, fleet, json=json)
-    one = None if gpus is None else fleets[0]
-    flags = {"data": data, "fleet.gpus": one, "fleet.model": model, "token_file": token_file}
+    flags = {"data": data, "fleet.gpus": fleets[0] if gpus else None, "fleet.model": model}
+    flags |= {"token_file": token_file, "fleet.speed": speed, "fleet.seed": seed}
     flags |= {"controller": controller, "collector": collector, "otlp": otlp}
-    flags |= {"fleet.speed": speed, "fleet.seed": seed}
     sent = {"preset": preset, "vocabulary": vocabulary}
     return _replay(file, (limit, max_context, max_tool_wait, seed), flags, sent, json=json)
 
