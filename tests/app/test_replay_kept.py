@@ -24,6 +24,7 @@ def asked(**given):
     } | given  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_comparison_played_on_ray_is_kept_once_and_read_back(tmp_path, capsys):
     settings = CollectorSettings(data_dir=tmp_path, http_port=0, grpc_port=0, query_port=0)
     with running(settings) as ports:

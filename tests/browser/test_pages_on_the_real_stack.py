@@ -96,6 +96,7 @@ def test_a_policy_toggled_in_the_page_changes_the_next_decision(page: Page, real
     assert newest["order"] == wanted
 
 
+@pytest.mark.long
 def test_retraining_in_the_page_ends_in_a_verdict(page: Page, real: Real) -> None:
     _open(page, real, "predictor", run=LEARN)
     page.get_by_label("Who", exact=True).first.fill("ada")
@@ -116,6 +117,7 @@ def test_retraining_in_the_page_ends_in_a_verdict(page: Page, real: Real) -> Non
         assert state.version != job.version
 
 
+@pytest.mark.long
 def test_a_what_if_replay_shows_its_progress_and_its_table(page: Page, real: Real) -> None:
     _open(page, real, "policies", whatif="verl,heddle")
     page.get_by_role("button", name="Replay under 2 presets").click()

@@ -18,7 +18,7 @@ import pytest
 from contract_calls import MARGIN, SLOTS, Engine, prompt
 from heddle_stack import Stack, stack_of
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 TRAJECTORIES, OUTPUT, LONG = 64, 6, 300
 

@@ -15,6 +15,8 @@ from heddle.controller import wire
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
 
+pytestmark = pytest.mark.long
+
 GPUS = 8
 SHORT, LONG, LONGER = 4_000, 60_000, 100_000
 """Output tokens: 100,000 take 1,000 emulated seconds alone on one GPU, 320 on eight."""
