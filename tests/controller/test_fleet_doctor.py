@@ -34,13 +34,12 @@ async def test_an_engine_that_is_gone_and_weights_that_differ_are_named(tmp_path
         await f.up.fleet.suspect(f.up.fleet.workers["w1"])
         await f.up.fleet.workers["w2"].wire.load_weights("other", "other")
         problems, _ = await asyncio.to_thread(told, f.url, tmp_path)
-    gone, differ = problems
-    assert gone.startswith("worker w1 at http://127.0.0.1:")
+    (gone,) = [problem for problem in problems if problem.startswith("worker w1 at http://")]
     assert "does not answer" in gone
-    assert differ == (
+    assert (
         "engines do not agree on the weights (default: w0, w3; other: w2); restart those that "
         "differ"
-    )
+    ) in problems
 
 
 def test_a_ray_address_where_nobody_listens_and_memory_that_is_not_there_are_said(tmp_path):
