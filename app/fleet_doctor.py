@@ -141,7 +141,9 @@ def _agreement(fleet: FleetState) -> Iterator[str]:
             if worker.alive and (value := _asked(worker.url + path, key)):
                 said.setdefault(value, []).append(worker.worker_id)
         if len(said) > 1:
-            each = "; ".join(f"{value}: {', '.join(ids)}" for value, ids in said.items())
+            each = "; ".join(
+                f"{value}: {', '.join(sorted(ids))}" for value, ids in sorted(said.items())
+            )
             yield f"engines do not agree on the {what} ({each}); restart those that differ"
 
 
