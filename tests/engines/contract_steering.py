@@ -164,7 +164,7 @@ def test_the_queue_is_served_by_priority_and_then_by_age(
         bands = {"q-a": 0, "q-b": 20, "q-c": 90, "q-d": 20, "q-e": 90}
         queued: list[Going] = []
         for number, (rid, band) in enumerate(bands.items()):
-            body = body_of(prompt(60 + number, 20), 6, rid=rid, priority=band)
+            body = body_of(prompt(60 + number, 20), 24, rid=rid, priority=band)
             queued.append(Going(preempting.url, body, done=done))
             until(lambda n=number: load(http)["num_waiting_reqs"] == n + 1)
         # One slot alone: the order in which they end is the order of the queue.
