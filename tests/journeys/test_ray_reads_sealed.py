@@ -17,7 +17,8 @@ from heddle.collector.store import Store
 READ = """
 import collections, json, sys, ray
 from ray.data.datasource.partitioning import Partitioning
-ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+quiet = dict(include_dashboard=False, log_to_driver=False)
+ray.init(address="local", num_cpus=1, object_store_memory=80 << 20, **quiet)
 partitioning = Partitioning("hive")
 rows = ray.data.read_parquet(sys.argv[1], partitioning=partitioning).take_all()
 count = collections.Counter((row["run_id"], row["rollout_id"]) for row in rows)
