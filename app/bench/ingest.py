@@ -36,6 +36,7 @@ QUICK_SPANS: Final = 200_000
 SECONDS: Final = 15.0
 QUICK_SECONDS: Final = 3.0
 START_S: Final = 300.0
+WARM_S: Final = 6.0
 _FILL: Final = """
 INSERT INTO spans BY NAME SELECT
     md5(concat('t', i // 40)) AS trace_id, substr(md5(concat('s', i)), 1, 16) AS span_id,
@@ -92,6 +93,9 @@ def _figures(collector: Collector, seconds: float, say: Say, note: str) -> dict[
     figures: dict[str, Figure] = {
         "reopen_s": Figure(collector.started_s, "s", 15, "lower", f"process start; {note}")
     }
+    # The decoding process begins with the first large request, and takes 3 s to import.
+    say("warming up")
+    collector.load("http", Load(512, senders=1, connections=1), WARM_S)
     for door in ("http", "grpc"):
         say(f"512 spans a request over {door}")
         seen = collector.load(door, Load(512, senders=2, connections=4), seconds)
