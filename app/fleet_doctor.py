@@ -7,7 +7,6 @@ finding is one sentence with the fix. Starts and changes nothing.
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
@@ -19,6 +18,7 @@ import psutil
 
 from heddle.controller.client import ControllerClient
 from heddle.controller.errors import ControllerError
+from heddle.controller.fleet.ray_pool import unreachable
 
 if TYPE_CHECKING:
     from heddle.app.settings import Settings
@@ -75,12 +75,7 @@ def _ray(settings: Settings) -> Iterator[str]:
     if find_spec("ray") is None:
         yield "the fleet's launcher is ray and Ray is missing; pip install 'heddle-rollout[ray]'"
     address = settings.fleet.ray_address or ""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=ASK_S).close()
-    except OSError as error:
+    if error := unreachable(address):
         yield (
             f"no Ray cluster answers at {address} ({error}); start it with ray start --head, or "
             "leave the address out"

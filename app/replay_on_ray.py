@@ -12,12 +12,15 @@ from typing import Any
 
 from heddle.app.errors import fail
 from heddle.app.replay import Cell, play
+from heddle.controller.fleet.ray_pool import unreachable
 
 
 def spread(jobs: Sequence[tuple[Cell, str]], address: str) -> Iterator[dict[str, Any]]:
     """Rows in the order of the jobs; `local` is a cluster of this machine that ends with them."""
     import ray  # seconds of imports, and an extra
 
+    if why := unreachable(address):
+        fail(f"no Ray cluster answers at {address}: {why}")
     try:
         ray.init(
             address, log_to_driver=False, include_dashboard=False, logging_level=logging.WARNING

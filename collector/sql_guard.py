@@ -40,20 +40,18 @@ _MAX_CHARACTERS: Final = 100_000
 
 def checked(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     """The one SELECT of *text*; QueryRefused says why not."""
-    if any(map(_is_surrogate, text)):
-        message = "the SQL holds half of a character (a lone surrogate)"
-        raise QueryRefused(message)
     if len(text) > _MAX_CHARACTERS:
         message = f"the SQL is {len(text)} characters long, at most {_MAX_CHARACTERS} are read"
         raise QueryRefused(message)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = "the SQL holds half of a character (a lone surrogate)"
+        raise QueryRefused(message) from error
     statement = _single(connection, text)
     for node in _nodes(_tree(connection, statement)):
         _judge(node)
     return statement
-
-
-def _is_surrogate(character: str) -> bool:
-    return "\ud800" <= character <= "\udfff"
 
 
 def _single(connection: duckdb.DuckDBPyConnection, text: str) -> str:

@@ -6,9 +6,11 @@ URLs from subprocesses or actors. An engine that ends by itself is started again
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
 
 from heddle.controller.core.regroup import Place
 
@@ -80,3 +82,66 @@ class Launcher(Protocol):
 async def nobody(said: object) -> None:
     """Whom nobody tells."""
     _ = said
+
+
+@dataclass(slots=True, kw_only=True)
+class Kept:
+    """One engine that a launcher keeps, and whoever watches it."""
+
+    health: Health = field(default_factory=Health)
+    keeper: asyncio.Task[None] | None = None
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class Keeping(ABC, Generic[K]):
+    """The half of a launcher that does not care what its engines run on."""
+
+    def __init__(self) -> None:
+        self.ended: Ended = nobody
+        self.returned: Returned = nobody
+        self._kept: dict[str, K] = {}
+
+    @abstractmethod
+    async def _begin(self, kept: K) -> Started:
+        """Return once it serves; LaunchFailed with one sentence."""
+
+    @abstractmethod
+    async def _keep(self, kept: K) -> None:
+        """Start it again whenever it ends."""
+
+    @abstractmethod
+    async def _let_go(self, kept: K) -> None:
+        """End what runs of it, and give its GPUs back."""
+
+    async def _hold(self, worker_id: str, kept: K) -> Started:
+        """Keep it from its first health on; what does not come up leaves nothing."""
+        self._kept[worker_id] = kept
+        try:
+            started = await self._begin(kept)
+        except BaseException:
+            del self._kept[worker_id]
+            await self._let_go(kept)
+            raise
+        kept.keeper = asyncio.create_task(self._keep(kept), name=f"heddle-keep-{worker_id}")
+        return started
+
+    async def end(self, worker_id: str) -> None:
+        """End its engine, and nobody starts it again."""
+        kept = self._kept.pop(worker_id, None)
+        if kept is None:
+            return
+        if kept.keeper is not None:
+            kept.keeper.cancel()
+            await asyncio.gather(kept.keeper, return_exceptions=True)
+        kept.health.state = "ended"
+        await self._let_go(kept)
+
+    def health(self) -> dict[str, Health]:
+        """Of every engine kept."""
+        return {worker: kept.health for worker, kept in self._kept.items()}
+
+    async def stop(self) -> None:
+        """End every engine started here."""
+        await asyncio.gather(*(self.end(worker) for worker in list(self._kept)))

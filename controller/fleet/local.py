@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,16 +17,8 @@ import aiohttp
 
 from heddle.controller.core.regroup import Place, nodes_of
 from heddle.controller.errors import LaunchFailed
-from heddle.controller.fleet.launcher import (
-    BACK_OFF_S,
-    STEADY_S,
-    Ended,
-    Health,
-    Returned,
-    Started,
-    nobody,
-)
-from heddle.controller.fleet.process import EngineProcess
+from heddle.controller.fleet.launcher import BACK_OFF_S, STEADY_S, Keeping, Kept, Started
+from heddle.controller.fleet.process import EngineProcess, free_port
 from heddle.controller.fleet.template import Template
 
 HEALTH_EVERY_S: Final = 0.05
@@ -35,17 +27,15 @@ HOST: Final = "127.0.0.1"
 
 
 @dataclass(slots=True)
-class _Kept:
-    """One engine and whoever watches it."""
+class _Kept(Kept):
+    """One process."""
 
     started: Started
     place: Place
     process: EngineProcess
-    health: Health = field(default_factory=Health)
-    keeper: asyncio.Task[None] | None = None
 
 
-class LocalLauncher:
+class LocalLauncher(Keeping[_Kept]):
     """Subprocesses of this one; their GPUs are numbered through."""
 
     kind = "local"
@@ -60,14 +50,12 @@ class LocalLauncher:
         first_port: int = 30000,
         ready_s: float = 60.0,
     ) -> None:
+        super().__init__()
         self.nodes = nodes_of(gpus)
-        self.ended: Ended = nobody
-        self.returned: Returned = nobody
         self._template = template
         self._log_dir = log_dir
         self._first_port = first_port
         self._ready_s = ready_s
-        self._kept: dict[str, _Kept] = {}
 
     async def open(self) -> None:
         """This machine is here."""
@@ -76,41 +64,16 @@ class LocalLauncher:
         """A process of its own, once it is healthy."""
         port = self._port(worker_id, place)
         started = Started(worker_id=worker_id, url=f"http://{HOST}:{port}", degree=place.degree)
-        kept = self._kept[worker_id] = _Kept(started, place, self._process(worker_id, place, port))
-        try:
-            await self._ready(kept)
-        except BaseException:
-            del self._kept[worker_id]
-            await kept.process.stop()
-            raise
-        kept.keeper = asyncio.create_task(self._keep(kept), name=f"heddle-keep-{worker_id}")
-        return started
-
-    async def end(self, worker_id: str) -> None:
-        """End its process and nobody starts it again."""
-        kept = self._kept.pop(worker_id, None)
-        if kept is None:
-            return
-        if kept.keeper is not None:
-            kept.keeper.cancel()
-            await asyncio.gather(kept.keeper, return_exceptions=True)
-        kept.health.state = "ended"
-        await kept.process.stop()
-
-    def health(self) -> dict[str, Health]:
-        """Of every process kept."""
-        return {worker: kept.health for worker, kept in self._kept.items()}
-
-    async def stop(self) -> None:
-        """End every process started here."""
-        await asyncio.gather(*(self.end(worker) for worker in list(self._kept)))
+        return await self._hold(
+            worker_id, _Kept(started, place, self._process(worker_id, place, port))
+        )
 
     def _port(self, worker_id: str, place: Place) -> int:
         if not self._first_port:
-            return _free_port()
+            return free_port(HOST)
         port = self._first_port + sum(self.nodes[: place.node]) + place.first
         if port in {int(k.started.url.rpartition(":")[2]) for k in self._kept.values()}:
-            return _free_port()  # an engine that sleeps on the same GPUs keeps it
+            return free_port(HOST)  # an engine that sleeps on the same GPUs keeps it
         if not _is_free(port):
             message = f"port {port} for worker {worker_id} is in use; choose another --first-port"
             raise LaunchFailed(message)
@@ -128,7 +91,10 @@ class LocalLauncher:
             message = f"cannot start {command[0]!r} for worker {worker_id}: {error}"
             raise LaunchFailed(message) from error
 
-    async def _ready(self, kept: _Kept) -> None:
+    async def _let_go(self, kept: _Kept) -> None:
+        await kept.process.stop()
+
+    async def _begin(self, kept: _Kept) -> Started:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._ready_s
         timeout = aiohttp.ClientTimeout(total=2.0)
@@ -147,9 +113,9 @@ class LocalLauncher:
                     raise LaunchFailed(message)
                 await asyncio.sleep(HEALTH_EVERY_S)
         kept.health.state = "serving"
+        return kept.started
 
     async def _keep(self, kept: _Kept) -> None:
-        """Start it again whenever it ends."""
         loop = asyncio.get_running_loop()
         failed, since_s = 0, loop.time()
         while True:
@@ -166,9 +132,9 @@ class LocalLauncher:
             with contextlib.suppress(LaunchFailed):
                 port = int(kept.started.url.rpartition(":")[2])
                 kept.process = self._process(kept.started.worker_id, kept.place, port)
-                await self._ready(kept)
+                started = await self._begin(kept)
                 since_s = loop.time()
-                await self.returned(kept.started)
+                await self.returned(started)
 
 
 async def healthy(session: aiohttp.ClientSession, url: str) -> bool:
@@ -177,12 +143,6 @@ async def healthy(session: aiohttp.ClientSession, url: str) -> bool:
         async with session.get(f"{url}/health") as response:
             return response.status == 200
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 def _is_free(port: int) -> bool:

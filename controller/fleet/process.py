@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,13 @@ def die_with_parent() -> None:
     """For `preexec_fn`: the child ends with the process that started it."""
     if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port(host: str) -> int:
+    """One that nobody listens on there."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
 
 
 class EngineProcess:

@@ -7,7 +7,6 @@ takes it along when it dies itself. The node needs this package, and nothing els
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from heddle.controller.fleet.process import EngineProcess
+from heddle.controller.fleet.process import EngineProcess, free_port
 
 LOOK_S: Final = 0.1
 
@@ -31,7 +30,7 @@ class EngineActor:
 
     async def begin(self, host: str, within_s: float) -> tuple[str, str]:
         """(its address, "") once it serves; ("", what is wrong) when it does not."""
-        port = _free_port(host)
+        port = free_port(host)
         words = [w.replace("{host}", host).replace("{port}", str(port)) for w in self._words]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -70,12 +69,6 @@ class EngineActor:
         """End the engine."""
         if self._process is not None:
             await self._process.stop()
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 def _healthy(url: str) -> bool:

@@ -10,26 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from heddle.controller.core.regroup import Place
 from heddle.controller.errors import LaunchFailed
-from heddle.controller.fleet.launcher import (
-    BACK_OFF_S,
-    STEADY_S,
-    Ended,
-    Health,
-    Returned,
-    Started,
-    nobody,
-)
+from heddle.controller.fleet.launcher import BACK_OFF_S, STEADY_S, Keeping, Kept, Started
 from heddle.controller.fleet.ray_actor import EngineActor
 from heddle.controller.fleet.template import Template
 
 HOST: Final = "127.0.0.1"
 NAMESPACE: Final = "heddle"
+REACH_S: Final = 3.0
 ROOM_S: Final = 10.0
 """Wall seconds a placement group may wait for GPUs that should be free."""
 TRIES: Final = 5
@@ -48,18 +41,16 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Kept(Kept):
     """One engine, its actor and its GPUs."""
 
     worker_id: str
     place: Place
     actor: Any = None
     group: Any = None
-    health: Health = field(default_factory=Health)
-    keeper: asyncio.Task[None] | None = None
 
 
-class RayLauncher:
+class RayLauncher(Keeping[_Kept]):
     """Actors in placement groups; `address` None starts a cluster of logical GPUs here."""
 
     kind = "ray"
@@ -74,16 +65,14 @@ class RayLauncher:
         address: str | None = None,
         ready_s: float = 60.0,
     ) -> None:
+        super().__init__()
         self.nodes: tuple[int, ...] = ()
-        self.ended: Ended = nobody
-        self.returned: Returned = nobody
         self._template = template
         self._log_dir = log_dir.absolute()
         self._gpus = gpus
         self._address = address
         self._ready_s = ready_s
         self._cluster: list[_Node] = []
-        self._kept: dict[str, _Kept] = {}
 
     async def open(self) -> None:
         """Reach the cluster, or start one; as many of its GPUs as are asked for."""
@@ -101,34 +90,11 @@ class RayLauncher:
 
     async def start(self, worker_id: str, place: Place) -> Started:
         """An actor of its own, once its engine is healthy."""
-        kept = self._kept[worker_id] = _Kept(worker_id, place)
-        try:
-            started = await self._begin(kept, self._cluster[place.node])
-        except BaseException:
-            del self._kept[worker_id]
-            await self._let_go(kept)
-            raise
-        kept.keeper = asyncio.create_task(self._keep(kept), name=f"heddle-keep-{worker_id}")
-        return started
-
-    async def end(self, worker_id: str) -> None:
-        """End engine and actor, give the GPUs back."""
-        kept = self._kept.pop(worker_id, None)
-        if kept is None:
-            return
-        if kept.keeper is not None:
-            kept.keeper.cancel()
-            await asyncio.gather(kept.keeper, return_exceptions=True)
-        kept.health.state = "ended"
-        await self._let_go(kept)
-
-    def health(self) -> dict[str, Health]:
-        """Of every actor kept."""
-        return {worker: kept.health for worker, kept in self._kept.items()}
+        return await self._hold(worker_id, _Kept(worker_id, place))
 
     async def stop(self) -> None:
         """End every engine and leave the cluster; one that was started here ends."""
-        await asyncio.gather(*(self.end(worker) for worker in list(self._kept)))
+        await super().stop()
         await asyncio.to_thread(_ray().shutdown)
 
     def _init(self) -> None:
@@ -152,7 +118,10 @@ class RayLauncher:
                     message = f"Ray cannot be used at {self._address or 'this machine'}: {error}"
                     raise LaunchFailed(message) from error
 
-    async def _begin(self, kept: _Kept, node: _Node | None) -> Started:
+    async def _begin(self, kept: _Kept) -> Started:
+        return await self._begin_on(kept, self._cluster[kept.place.node])
+
+    async def _begin_on(self, kept: _Kept, node: _Node | None) -> Started:
         ray = _ray()
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -191,7 +160,6 @@ class RayLauncher:
         return Started(worker_id=kept.worker_id, url=url, degree=kept.place.degree)
 
     async def _keep(self, kept: _Kept) -> None:
-        """Replace it whenever it ends."""
         loop = asyncio.get_running_loop()
         failed, since_s = 0, loop.time()
         while True:
@@ -206,7 +174,7 @@ class RayLauncher:
             kept.health.restarts += 1
             home = self._home(kept)
             try:
-                started = await self._begin(kept, home)
+                started = await self._begin_on(kept, home)
             except LaunchFailed:
                 if home is None:
                     self._leave_out(kept.place.node)
@@ -267,13 +235,18 @@ def _alive() -> list[_Node]:
 
 
 def _reach(address: str) -> None:
-    """LaunchFailed at once where nobody listens: Ray itself would wait for 90 s."""
-    host, _, port = address.rpartition(":")
-    if address in ("auto", "local") or not port.isdigit():
-        return
-    try:
-        with socket.create_connection((host, int(port)), timeout=3.0):
-            return
-    except OSError as error:
+    if error := unreachable(address):
         message = f"no Ray cluster answers at {address}: {error}; start one with ray start --head"
         raise LaunchFailed(message) from error
+
+
+def unreachable(address: str) -> OSError | None:
+    """Why nobody can listen at HOST:PORT, at once: Ray itself would wait for 90 s."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return None
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        return error
+    return None
