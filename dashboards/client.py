@@ -53,7 +53,7 @@ def places() -> Places:
     )
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=8, show_spinner=False, on_release=CollectorClient.close)
 def _collector(url: str, token: str | None, timeout_s: float) -> CollectorClient:
     return CollectorClient(url, token=token, timeout_s=timeout_s)
 

@@ -19,7 +19,7 @@ from heddle.dashboards.client import places
 START: Final = "heddle control"
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=ControllerClient.close)
 def _controller(url: str, token: str | None) -> ControllerClient:
     return ControllerClient(url, token=token, timeout_s=10)
 

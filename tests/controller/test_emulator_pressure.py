@@ -51,6 +51,8 @@ class Slow:
     def play(self):
         while self.coming or self.waiting or self.running or self.half:
             if not (self.waiting or self.running or self.half):
+                # SGLang's scheduler starts its reserve anew whenever it is idle.
+                self.ratio, self.full = START, False
                 self.now_s = max(self.now_s, self.coming[0].arrival_s)
             while self.coming and self.coming[0].arrival_s <= self.now_s:
                 self.waiting.append(self.coming.pop(0))
