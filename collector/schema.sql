@@ -9,27 +9,6 @@
 CREATE OR REPLACE VIEW rollout_ends AS
 SELECT run_id, rollout_id, end_ns FROM rolled_rollouts WHERE end_ns IS NOT NULL;
 
-CREATE OR REPLACE VIEW steps AS
-SELECT * FROM stated
-WHERE op IN ('chat', 'text_completion', 'generate_content') AND trajectory_id IS NOT NULL;
-
--- Tool calls inferred from gaps count only where the trajectory's client reports none itself.
-CREATE OR REPLACE VIEW tool_calls AS
-SELECT c.* REPLACE (
-        coalesce(c.inferred, false) AS inferred, coalesce(c.synthetic, false) AS synthetic
-    ),
-    greatest(c.end_ns - c.start_ns, 0) / 1e9 AS duration_s
-FROM stated c
-LEFT JOIN rolled_trajectories t
-    ON coalesce(c.inferred, false)
-    AND c.run_id = t.run_id AND c.rollout_id IS NOT DISTINCT FROM t.rollout_id
-    AND c.trajectory_id = t.trajectory_id
-WHERE c.op = 'execute_tool' AND c.trajectory_id IS NOT NULL AND NOT coalesce(t.has_explicit, false);
-
-CREATE OR REPLACE VIEW moves AS
-SELECT *, hidden_ns / 1e9 AS hidden_s, exposed_ns / 1e9 AS exposed_s
-FROM stated WHERE op = 'heddle.move';
-
 -- A trajectory is finished when its own span came; without one (no client sends it), when its
 -- rollout has ended. It is abandoned when neither came, only silence. One that crosses rollouts has
 -- a row in each.

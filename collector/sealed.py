@@ -3,8 +3,8 @@
 `sealed_files` lists them; the view `sealed` reads exactly those, the partition columns from their
 paths, so that a filter on run or rollout opens the files of that rollout alone; `stored` is
 the spans of the database and those, `everything` has the markers too, `stated` says of each whether
-it is running, finished or abandoned. Files that another collector put into the same data
-set are not listed here: it answers for them.
+it is running, finished or abandoned, `ended` the same without the markers. Files that another
+collector put into the same data set are not listed here: it answers for them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
 
 def publish(
     connection: duckdb.DuckDBPyConnection,
-    wanted: Sequence[str] = ("stored", "everything", "stated"),
+    wanted: Sequence[str] = ("stored", "everything", "stated", "ended"),
 ) -> None:
     """Make the views read what the table lists; part of the caller's transaction."""
     # Files of equal columns are read together: the first one's footer speaks for all of them.
@@ -64,10 +64,12 @@ def publish(
     parts = [_EMPTY, *(f"SELECT * FROM {reading(urls)}" for _, urls in groups)]
     connection.execute(f"CREATE OR REPLACE VIEW sealed AS {' UNION ALL BY NAME '.join(parts)}")
     stored = ["spans", *(["sealed"] if groups else [])]
+    ended = [_STATED.format(table) for table in stored]
     views = {
         "stored": [f"SELECT * FROM {table}" for table in stored],
         "everything": [f"SELECT * FROM {table}" for table in ("markers", *stored)],
-        "stated": [_OPEN, *(_STATED.format(table) for table in stored)],
+        "stated": [_OPEN, *ended],
+        "ended": ended,
     }
     for view in wanted:
         union = " UNION ALL BY NAME ".join(views[view])

@@ -142,11 +142,18 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path, silent_s: float)
     sealed.prepare(connection)
     rollups.prepare(connection, list(_columns()))
     sealed.publish(connection)
-    connection.execute(Path(__file__).with_name("schema.sql").read_text())
+    of_spans = _sql_file("schema_spans.sql")
+    connection.execute(of_spans.format(of="", stated="stated"))
+    connection.execute(of_spans.format(of="ended_", stated="ended"))
+    connection.execute(_sql_file("schema.sql"))
     if version is None or version < SCHEMA_VERSION:
         connection.execute("INSERT INTO heddle_schema VALUES (?, ?)", [SCHEMA_VERSION, c.VERSION])
     if version is None:
         connection.execute("INSERT INTO heartbeat VALUES (0)")
+
+
+def _sql_file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
 
 
 def _create(table: str) -> str:

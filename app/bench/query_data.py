@@ -56,6 +56,10 @@ SELECT run_id, rollout_id, trajectory_id,
     CASE WHEN k % 2 = 1 THEN slow * 500_000 END AS queue_ns,
     CASE WHEN k % 2 = 1 THEN slow * 500_000 END AS prefill_ns,
     CASE WHEN k % 2 = 1 THEN slow * 4_000_000 END AS decode_ns,
+    CASE WHEN k % 2 = 1 THEN slow * (90 + hash(i) % 20) / 50.0 * ({each} // 2 - k // 2) END
+        AS predicted_p50,
+    predicted_p50 * 0.8 AS predicted_p10, predicted_p50 * 1.3 AS predicted_p90,
+    CASE WHEN k % 2 = 1 THEN 'heddle-1' END AS predictor_version,
     CASE WHEN k > 0 AND k % 2 = 0 THEN 'bash' END AS tool_name,
     {{'heddle.seed': i % 100, 'gen_ai.request.model': 'Qwen3-14B', 'k': k}}::VARIANT AS attrs
 FROM d

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from heddle.collector.errors import QueryRefused
 from heddle.collector.queries import (
+    calibration,
     device,
     explain,
     gpu_time,
@@ -46,7 +47,7 @@ QUERIES: Final[dict[str, Query]] = {
         explain.EFFICIENCY,
         explain.COUNTERS,
         trajectories.HISTORY,
-        trajectories.CALIBRATION,
+        calibration.CALIBRATION,
         trajectories.TAIL,
         long_tail.TAIL_SLICES,
         long_tail.SPREAD,

@@ -10,9 +10,10 @@ import polars as pl
 from heddle.collector.decompose import PARTS, REWRITTEN
 from heddle.collector.queries.explain import roll_up
 from heddle.collector.queries.gpu_time import option
+from heddle.collector.queries.memory import Memory
 from heddle.collector.queries.query import Answer, Filters, Query, table_of
-from heddle.collector.queries.reading import rows_of
-from heddle.collector.queries.results import RESULTS, Result, remembered
+from heddle.collector.queries.reading import Version, rows_of, versions
+from heddle.collector.queries.results import RESULTS, Result, database, remembered
 from heddle.collector.states import BUSY
 
 LATEST: Final = 12
@@ -24,17 +25,21 @@ _ROLLOUTS: Final = (
 _SUMMED: Final = ("trajectories", "duration_ns", *PARTS, REWRITTEN)
 
 
+_MEMORY: Final = Memory[pl.DataFrame](16 * LATEST)
+
+
 def _by_policy(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     by = option(filters, "by", ("preset", "policies"), "preset")
     run = filters["run"][0]
+    rows = rows_of(cursor, _ROLLOUTS, [run]).to_dicts()
+    of = versions(cursor, run, [row["rollout_id"] for row in rows]) if rows else {}
     frames: list[pl.DataFrame] = []
-    for row in rows_of(cursor, _ROLLOUTS, [run]).iter_rows(named=True):
-        found = RESULTS.of(cursor, {"run": [run], "rollout": [row["rollout_id"]]})
-        if found is not None:
-            parts = found.parts.with_columns(task=pl.lit(None, pl.String))
+    for row in rows:
+        summed = _summed_up(cursor, run, row["rollout_id"], of[row["rollout_id"]])
+        if summed is not None:
             key = pl.lit(row[by], pl.String).alias("key")
             length = pl.lit(row["makespan_s"], pl.Float64).alias("makespan_s")
-            frames.append(roll_up(parts, "rollout").select(*_SUMMED, key, length))
+            frames.append(summed.with_columns(key, length))
     if not frames:
         return Answer(table_of("policy_parts", []), 0)
     summed = [pl.col(name).sum() for name in _SUMMED]
@@ -45,6 +50,23 @@ def _by_policy(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     )
     told = [(by, *row) for row in rows.sort("key", nulls_last=True).iter_rows()]
     return Answer(table_of("policy_parts", told), len(told))
+
+
+def _summed_up(
+    cursor: duckdb.DuckDBPyConnection, run: str, rollout: str, version: Version
+) -> pl.DataFrame | None:
+    """One row of a rollout's parts; kept, for more rollouts are rolled up than results are held."""
+    key = (database(cursor), run, rollout)
+    kept = _MEMORY.of(key, version)
+    if kept is not None:
+        return kept
+    found = RESULTS.of(cursor, {"run": [run], "rollout": [rollout]})
+    if found is None:
+        return None
+    parts = found.parts.with_columns(task=pl.lit(None, pl.String))
+    summed = roll_up(parts, "rollout").select(*_SUMMED)
+    _MEMORY.keep(key, found.reading.version, summed)
+    return summed
 
 
 @remembered

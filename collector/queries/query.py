@@ -26,11 +26,15 @@ _ARROW: Final = {
 }
 # What has come and is not summed up yet is in `touched`.
 _RAN: Final = (
-    "SELECT min(first_ns), max(last_ns) FROM ("
-    "SELECT start_ns AS first_ns, seen_ns AS last_ns FROM rolled_trajectories"
-    " WHERE trajectory_id IN (SELECT unnest(?))"
-    " UNION ALL SELECT first_ns, last_ns FROM touched WHERE trajectory_id IN (SELECT unnest(?)))"
+    "SELECT min(first_ns), max(last_ns), count(open) FROM ("
+    "SELECT start_ns AS first_ns, seen_ns AS last_ns, NULL AS open FROM rolled_trajectories"
+    " WHERE trajectory_id IN ({names})"
+    " UNION ALL SELECT first_ns, last_ns, NULL FROM touched WHERE trajectory_id IN ({names})"
+    " UNION ALL SELECT NULL, NULL, 1 FROM markers WHERE trajectory_id IN ({names}))"
 )
+_ALL: Final = {"of": "", "stated": "stated", "everything": "everything"}
+_ENDED: Final = {"of": "ended_", "stated": "ended", "everything": "stored"}
+"""The views that `of_spans` names, without start markers."""
 LIMIT: Final = "limit"
 _LIMIT_DIGITS: Final = 18
 AFTER: Final = "after"
@@ -57,6 +61,21 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A condition with its values, and the views to ask."""
+
+    where: str
+    values: list[Any]
+    views: Mapping[str, str]
+
+    def filled(self, sql: str, within: str = "") -> tuple[str, list[Any]]:
+        """A query's SQL with its condition, and the values in their order."""
+        page = f" AND {within}" if within else ""
+        text = sql.format(where=self.where, page=page, **self.views)
+        return text, self.values * sql.count("{where}")
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """A question with a name. `sql` holds {where}; `compute` answers instead of SQL."""
 
@@ -71,7 +90,9 @@ class Query:
     """Filters that are not plain equality: their SQL condition, `?` for each value."""
     of_spans: bool = False
     """Its rows begin and end as spans do: when trajectories are named, the sums know between which
-    times to look, and a scan of all spans becomes one of a few thousand."""
+    times to look, and a scan of all spans becomes one of a few thousand. Its `sql` and `counted`
+    name views by {of}, {stated} or {everything}: the lighter ones where no start marker is asked
+    for."""
     counted: str = ""
     """Of a long list: SQL with {where} for as many rows and their order key, but cheap. It says how
     many there are and where the page ends; only that much of the wide rows is read then."""
@@ -85,7 +106,7 @@ class Query:
     @property
     def is_plain(self) -> bool:
         """Whether it is a view's rows as they are."""
-        return re.fullmatch(r"SELECT \* FROM \w+ \{where\}", self.sql) is not None
+        return re.fullmatch(r"SELECT \* FROM (\{of\})?\w+ \{where\}", self.sql) is not None
 
     def answer(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         """Run it; QueryRefused when the filters do not fit."""
@@ -93,13 +114,36 @@ class Query:
         limit, after = _limit(filters), _after(filters)
         if self.compute is not None:
             return _sliced(self.compute(cursor, filters), limit, after)
-        where, values = self._where(filters)
-        if self.of_spans and filters.get("trajectory"):
-            where += _between(cursor, filters["trajectory"])
-        if self.counted and limit is not None and 0 < limit <= paging.MOST_FOUND:
-            with one_instant(cursor):
-                return self._long(cursor, (where, values), limit, after)
-        statement, values = _filled(self.sql, where, values)
+        long = bool(self.counted) and limit is not None and 0 < limit <= paging.MOST_FOUND
+        page = self._long if long else self._short
+        if not (long or self.of_spans):
+            return page(cursor, Asked(*self.where(filters), _ALL), limit, after)
+        with one_instant(cursor):
+            return page(cursor, self._asked(cursor, filters), limit, after)
+
+    def _asked(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Asked:
+        """The condition, and on which views."""
+        where, values = self.where(filters)
+        named = filters.get("trajectory") if self.of_spans else None
+        if named:
+            between, opened = _ran(cursor, named)
+            where += between
+        else:
+            # What became of a marker is no column of it, so a filter on the state looks at all.
+            opened = (
+                not self.of_spans or bool(filters.get("state")) or _opened(cursor, where, values)
+            )
+        return Asked(where, values, _ALL if opened else _ENDED)
+
+    def _short(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        asked: Asked,
+        limit: int | None,
+        after: str | None,
+    ) -> Answer:
+        """A page of a list whose rows cost little."""
+        statement, values = asked.filled(self.sql)
         paged, bound = self._paged(statement, limit, after)
         table = _run(cursor, paged, [*values, *bound])
         full = limit is not None and table.num_rows == limit
@@ -112,18 +156,19 @@ class Query:
     def _long(
         self,
         cursor: duckdb.DuckDBPyConnection,
-        whose: tuple[str, list[Any]],
-        limit: int,
+        asked: Asked,
+        limit: int | None,
         after: str | None,
     ) -> Answer:
         """A page of a long list, found by its order key first."""
-        counted, values = _filled(self.counted, *whose)
+        counted, values = asked.filled(self.counted)
+        assert limit is not None
         found, bound = paging.found(self.order, counted, limit, after)
         total, keys = cursor.execute(found, [*bound, *values]).fetchall()[0]
         if not total:
             return Answer(table_of(self.name, []), 0)
         within = paging.within(self.order, keys[-1]) if keys and len(keys) == limit else ""
-        statement, values = _filled(self.sql, *whose, within if "{page}" in self.sql else "")
+        statement, values = asked.filled(self.sql, within if "{page}" in self.sql else "")
         paged, bound = self._paged(statement, limit, after, within)
         table = _run(cursor, paged, [*values, *bound])
         return _cut(table, len(self.columns), total, full=table.num_rows == limit)
@@ -158,7 +203,8 @@ class Query:
             message = f"{self.name} needs one of the filters {', '.join(self.needs)}"
             raise QueryRefused(message)
 
-    def _where(self, filters: Filters) -> tuple[str, list[Any]]:
+    def where(self, filters: Filters) -> tuple[str, list[Any]]:
+        """The condition that the filters make, and its values."""
         conditions: list[str] = []
         values: list[Any] = []
         for name, given in filters.items():
@@ -179,16 +225,20 @@ class Query:
         return own
 
 
-def _between(cursor: duckdb.DuckDBPyConnection, trajectories: Sequence[str]) -> str:
-    """When those trajectories ran, as a condition: literals reach the zone maps of the scan."""
-    first_ns, last_ns = cursor.execute(_RAN, [list(trajectories)] * 2).fetchall()[0]
-    return "" if first_ns is None else f" AND start_ns BETWEEN {first_ns} AND {last_ns}"
+def _ran(cursor: duckdb.DuckDBPyConnection, trajectories: Sequence[str]) -> tuple[str, bool]:
+    """When those trajectories ran, as a condition, and whether anything of them is still open.
+
+    Literals reach the zone maps of the scan.
+    """
+    names = ", ".join("?" * len(trajectories))
+    rows = cursor.execute(_RAN.format(names=names), [*trajectories] * 3).fetchall()
+    first_ns, last_ns, opened = rows[0]
+    between = "" if first_ns is None else f" AND start_ns BETWEEN {first_ns} AND {last_ns}"
+    return between, opened > 0
 
 
-def _filled(sql: str, where: str, values: list[Any], within: str = "") -> tuple[str, list[Any]]:
-    """A query's SQL with its condition, and the values in their order."""
-    page = f" AND {within}" if within else ""
-    return sql.format(where=where, page=page), values * sql.count("{where}")
+def _opened(cursor: duckdb.DuckDBPyConnection, where: str, values: list[Any]) -> bool:
+    return bool(cursor.execute(f"SELECT 1 FROM markers {where} LIMIT 1", values).fetchall())
 
 
 def _sliced(whole: Answer, limit: int | None, after: str | None) -> Answer:

@@ -28,8 +28,8 @@ STEPS = Query(
     name="steps",
     meaning="One row per LLM call, running ones from their start marker.",
     filters=(*_WHOSE, "worker", "task", "state", "step", *_WHEN),
-    sql="SELECT * FROM steps {where}",
-    counted="SELECT * FROM steps {where}",
+    sql="SELECT * FROM {of}steps {where}",
+    counted="SELECT * FROM {of}steps {where}",
     of_spans=True,
     order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
@@ -37,8 +37,8 @@ TOOL_CALLS = Query(
     name="tool_calls",
     meaning="One row per tool call; inferred ones only where the client reports none.",
     filters=(*_WHOSE, "task", "state", "step", "tool", *_WHEN),
-    sql="SELECT * FROM tool_calls {where}",
-    counted="SELECT * FROM tool_calls {where}",
+    sql="SELECT * FROM {of}tool_calls {where}",
+    counted="SELECT * FROM {of}tool_calls {where}",
     of_spans=True,
     order="start_ns, trajectory_id, step_index, trace_id, span_id",
 )
@@ -46,7 +46,7 @@ MOVES = Query(
     name="moves",
     meaning="Trajectories that changed worker, and what it cost.",
     filters=("run", "rollout", "trajectory", "state", *_WHEN),
-    sql="SELECT * FROM moves {where}",
+    sql="SELECT * FROM {of}moves {where}",
     of_spans=True,
     order="start_ns, trajectory_id, trace_id, span_id",
 )
@@ -54,8 +54,8 @@ MOVES = Query(
 _KEPT = ", ".join(c.name for c in FRAMES["spans"] if c.name != "marks")
 _MARKED = f"""
 WITH picked AS MATERIALIZED (
-    SELECT trace_id, span_id, parent_span_id, start_ns FROM everything {{where}}
-), page AS (SELECT {_KEPT}, state FROM stated {{where}}{{page}}), missing AS (
+    SELECT trace_id, span_id, parent_span_id, start_ns FROM {{everything}} {{where}}
+), page AS (SELECT {_KEPT}, state FROM {{stated}} {{where}}{{page}}), missing AS (
     SELECT DISTINCT p.trace_id, p.parent_span_id AS span_id
     FROM page p ANTI JOIN picked q ON q.trace_id = p.trace_id AND q.span_id = p.parent_span_id
     WHERE p.parent_span_id IS NOT NULL
@@ -80,7 +80,7 @@ SPANS = Query(
     meaning="Spans as they were sent, with every attribute.",
     filters=(*_WHOSE, "worker", "op", "trace", "since", "until"),
     sql=_MARKED,
-    counted="SELECT * FROM everything {where}",
+    counted="SELECT * FROM {everything} {where}",
     of_spans=True,
     order="start_ns, end_ns, trace_id, span_id",
     needs=("trajectory", "rollout", "trace"),
@@ -107,37 +107,6 @@ HISTORY = Query(
             " WHERE a.start_ns IS NULL OR b.start_ns < a.start_ns)"
         )
     },
-)
-# What step k was told, beside the output of step k and all after it.
-_TOLD = """
-WITH t AS (SELECT run_id, rollout_id, trajectory_id FROM (SELECT * FROM trajectories {where})
-    WHERE state = 'finished' AND NOT coalesce(truncated, false)
-), s AS (
-    SELECT s.*, greatest(sum(coalesce(s.output_tokens, 0)) OVER (
-        PARTITION BY s.run_id, s.rollout_id, s.trajectory_id ORDER BY s.step_index, s.start_ns
-        ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), 1) AS remaining
-    FROM steps s SEMI JOIN t ON s.run_id = t.run_id AND s.trajectory_id = t.trajectory_id
-        AND s.rollout_id IS NOT DISTINCT FROM t.rollout_id
-), p AS (
-    SELECT *, ln(remaining / greatest(predicted_p50, 1)) AS off FROM s WHERE predicted_p50 > 0
-)
-SELECT run_id, rollout_id, predictor_version, count(*) AS steps,
-    count(DISTINCT trajectory_id) AS trajectories,
-    avg((remaining BETWEEN predicted_p10 AND predicted_p90)::INT) AS covered,
-    avg((remaining < predicted_p10)::INT) AS below,
-    avg((remaining > predicted_p90)::INT) AS above,
-    exp(quantile_cont(off, 0.5)) AS bias,
-    quantile_cont(abs(off), 0.5) AS median_log_error,
-    avg(abs(remaining - predicted_p50)) AS mae_tokens,
-    corr(ln(remaining), ln(greatest(predicted_p50, 1))) AS log_correlation
-FROM p GROUP BY run_id, rollout_id, predictor_version
-"""
-CALIBRATION = Query(
-    name="calibration",
-    meaning="Whether predictions held, by rollout and version: steps of finished trajectories.",
-    filters=("run", "rollout", "task", "group", *_WHEN),
-    sql=_TOLD,
-    order="run_id, rollout_id, predictor_version",
 )
 TAIL = Query(
     name="tail",

@@ -10,6 +10,7 @@ import pytest
 from heddle.collector import otlp
 from heddle.collector.errors import QueryRefused
 from heddle.collector.queries import paging
+from heddle.collector.queries import query as query_module
 from heddle.collector.queries.catalog import QUERIES
 from heddle.collector.queries.filters import instant
 from heddle.collector.store import Store
@@ -25,6 +26,8 @@ def span(number: int, start_ns: int, end_ns: int, **attributes):
         "policies": "heddle.policies",
         "preset": "heddle.preset",
         "outcome": "heddle.outcome",
+        "starts_span_id": "heddle.starts",
+        "starts_op": "heddle.starts.op",
     }
     pairs = [
         {"key": keys.get(name, name), "value": {"stringValue": value}}
@@ -188,3 +191,37 @@ def test_a_named_trajectory_is_found_whole_though_its_sums_are_behind(tmp_path):
         ("x", "new"): [20, 501, 502, 700, 900, 10**9],
         ("nobody",): [],
     }
+
+
+@pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if query.of_spans])
+def test_lists_without_an_open_span_are_those_of_all_views(name, tmp_path, monkeypatch):
+    """Whoever asks for nothing that is open is answered from views without start markers."""
+    ops = ("chat", "execute_tool", "heddle.move", "invoke_agent")
+    with closing(Store(tmp_path / "h.duckdb")) as store:
+        for number, op in enumerate(ops * 3):
+            run = "open" if number >= 8 else "done"
+            whose = {"run_id": run, "rollout_id": "a", "trajectory_id": f"t{number % 8 // 4}"}
+            if run == "open":
+                opens = {"starts_span_id": f"{number + 100:016x}", "starts_op": op}
+                put(
+                    store,
+                    [span(number, 10 + number, 10 + number, op="heddle.start", **opens, **whose)],
+                )
+            put(store, [span(number + 50, 10 + number, 20 + number, op=op, **whose)])
+        store.rollups.refresh()
+        opened = {"of": "", "stated": "stated", "everything": "everything"}
+        least = {"spans": {"rollout": "a"}}.get(name, {})
+        seen = set()
+        for filters in (
+            {}, {"run": "done"}, {"run": "open"}, {"trajectory": "t0"}, {"trajectory": "t1"},
+            {"run": "done", "trajectory": ["t0", "t1"]}, {"until": "15"},
+            {"run": "done", "limit": "3"}, {"limit": "3"},
+        ):  # fmt: skip
+            answered = ask(store, name, **least, **filters)
+            with monkeypatch.context() as patch:
+                patch.setattr(query_module, "_ENDED", opened)
+                assert answered[0].equals(ask(store, name, **least, **filters)[0])
+            seen.add(answered[1])
+        assert len(seen) > 2
+        states = ask(store, "steps", run="open")[0]["state"].to_list()
+        assert sorted(states) == ["finished", "running"]

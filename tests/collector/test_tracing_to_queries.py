@@ -391,3 +391,8 @@ def test_calibration_holds_each_predicted_remainder_against_what_came(collector)
     assert row["bias"] == pytest.approx(130 / 200)
     assert row["mae_tokens"] == pytest.approx((70 + 30 + 600) / 3)
     assert collector.query("calibration", run="another").is_empty()
+    # A late step makes what was kept of its rollout anew: 840 and 40 were left of "b".
+    predicted("b", 1, 40, 20, 30, 50)
+    emitter.flush(30)
+    again = one(collector.query("calibration", run="run"))
+    assert (again["steps"], again["mae_tokens"]) == (4, pytest.approx((70 + 30 + 640 + 10) / 4))
