@@ -93,7 +93,7 @@ class CollectSettings(_Part):
     seal_after_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = 3_600.0
     keep_days: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     keep_gb: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    silent_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 3_600.0
+    silent_s: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 3_600.0
     """A trajectory without an end is abandoned when nothing of it came for that long."""
     memory_limit: str = "1GB"
     decoders: Annotated[int, Field(ge=0, le=16)] = 1

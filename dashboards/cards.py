@@ -29,6 +29,10 @@ EXACT: Final = 2**53
 """Above it a browser's numbers are not exact: nanoseconds of a date are shown as text."""
 ROWS: Final = 200
 """Of a list nobody reads to its end."""
+WHOLE_ROWS: Final = 12
+"""A table of at most as many is shown whole, not scrolled."""
+LINES: Final = ((120, 76), (56, 56))
+"""Characters of the longest cell from which rows have three lines, or two: their pixels."""
 TABLE_BYTES: Final = 400_000
 """A page is 1 MB at most, and a table is not all of it."""
 
@@ -85,18 +89,24 @@ def table(
     columns: dict[str, Any],
     pick: str | None = None,
     on_pick: Callable[[str], None] | None = None,
-    height: int | Literal["auto"] = "auto",
+    height: int | Literal["auto", "content"] = "auto",
+    spare: Sequence[str] = (),
 ) -> None:
     """*columns* of *frame* in that order; with *pick*, clicking a row hands that row's id over.
 
     The id is looked up in the rows that were on the screen, not in the ones that replaced them.
-    What `light` leaves out is said below.
+    What `light` leaves out is said below. Columns of *spare* are shown where they hold something.
     """
-    shown = light(frame.select([name for name in columns if name in frame.columns]))
+    unused = {name for name in spare if name in frame.columns and _is_blank(frame[name])}
+    kept = [name for name in columns if name in frame.columns and name not in unused]
+    shown = light(frame.select(kept))
+    if height == "auto" and shown.height <= WHOLE_ROWS:
+        height = "content"
     look: dict[str, Any] = {
         "hide_index": True,
         "column_config": columns,
         "height": height,
+        "row_height": _row_height(shown),
         "key": key,
         "placeholder": "–",
     }
@@ -114,6 +124,17 @@ def table(
     st.dataframe(shown, on_select=picked, selection_mode="single-row", **look)
     st.session_state[f"{key}_ids"] = [str(one) for one in frame[pick].head(shown.height)]
     _left_out(shown, frame)
+
+
+def _is_blank(column: pl.Series) -> bool:
+    return not any(column.drop_nulls().to_list())
+
+
+def _row_height(shown: pl.DataFrame) -> int | None:
+    """Higher where a sentence would be cut: its cell wraps then."""
+    lengths = shown.select(pl.selectors.string().str.len_chars().max().fill_null(0))
+    longest = max(lengths.row(0), default=0)
+    return next((pixels for chars, pixels in LINES if longest > chars), None)
 
 
 def _left_out(shown: pl.DataFrame, frame: pl.DataFrame) -> None:

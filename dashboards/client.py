@@ -19,6 +19,7 @@ import streamlit as st
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError, CollectorUnreachable
 from heddle.controller.errors import ControllerError
+from heddle.dashboards.evidence import Evidence
 
 FRESH_S: Final = 1.5
 """Below the refresh period of 3 s: twenty tabs of one rollout ask the collector once."""
@@ -164,6 +165,17 @@ def select(text: str) -> tuple[pl.DataFrame, str]:
     return _selected(places().collector, text)
 
 
+@st.cache_data(ttl=SETTLED_S, max_entries=4, show_spinner=False)
+def _page(url: str, evidence: Evidence, rows: int) -> tuple[pl.DataFrame, int]:
+    del url
+    return collector().page(evidence.query, **{**evidence.filters, "limit": rows})
+
+
+def page(evidence: Evidence, rows: int) -> tuple[pl.DataFrame, int]:
+    """The first *rows* of a named query, and how many there are."""
+    return _page(places().collector, evidence, rows)
+
+
 def health() -> dict[str, Any] | None:
     """What the collector says of itself; None when it does not answer."""
     return _health(places().collector)
@@ -176,6 +188,7 @@ def forget() -> None:
     _health.clear()
     _tables.clear()
     _selected.clear()
+    _page.clear()
 
 
 def attempt(deed: Callable[[], Answer]) -> tuple[Answer, None] | tuple[None, str]:

@@ -39,10 +39,10 @@ def asked() -> bool:
     return _GOTO in st.session_state
 
 
-def link(page: str, label: str, **selection: str) -> None:
+def link(page: str, label: str, icon: str | None = None, **selection: str) -> None:
     """A link that keeps the selection; plain text where the page is not registered."""
     found = st.session_state.get(_PAGES, {}).get(page)
     if found is None:
         st.text(label)
     else:
-        st.page_link(found, label=label, query_params=scope.carried(**selection))
+        st.page_link(found, label=label, icon=icon, query_params=scope.carried(**selection))

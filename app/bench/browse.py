@@ -17,6 +17,9 @@ FLAGS: Final = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
 USEFUL: Final = '[data-testid="stMetric"], .js-plotly-plot, [data-testid="stDataFrame"]'
+FORM: Final = '[data-testid="stMain"] [data-testid="stSelectbox"]'
+"""What Policies and Predictor are for is to be filled in."""
+FORMS: Final = ("policies", "predictor")
 RUNNING: Final = '[data-testid="stApp"][data-test-script-state="running"]'
 STILL: Final = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 MARKS: Final = """() => Math.max(0, ...[...document.querySelectorAll('.js-plotly-plot')].map(
@@ -52,7 +55,8 @@ class Tab:
         page.on("websocket", lambda socket: socket.on("framereceived", _counting(received)))
         began = time.perf_counter()
         page.goto(f"{self._url}/{address}", timeout=PATIENCE_MS)
-        page.wait_for_selector(USEFUL, timeout=PATIENCE_MS)
+        useful = FORM if address.partition("?")[0] in FORMS else USEFUL
+        page.wait_for_selector(useful, timeout=PATIENCE_MS)
         paint_s = time.perf_counter() - began
         page.wait_for_selector(STILL, timeout=PATIENCE_MS)
         settled_s = time.perf_counter() - began

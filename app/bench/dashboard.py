@@ -9,16 +9,11 @@ files are not counted.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 import psutil
@@ -26,9 +21,8 @@ import psutil
 from heddle.app.bench.browse import Tab, browsing
 from heddle.app.bench.figures import Figure, Say
 from heddle.app.bench.query_data import Shape, made
+from heddle.app.bench.served import Served, served, used_s
 from heddle.app.bench.trickle import trickling
-from heddle.app.supervise import free_port
-from heddle.collector.client import CollectorClient
 from heddle.collector.store import FILE_NAME
 
 EACH: Final = 20
@@ -37,9 +31,10 @@ LONG: Final = 10_000
 """Number of the rollout whose one trajectory has LONG_SPANS."""
 LONG_SPANS: Final = 50_000
 TABS: Final = 20
-PAGES: Final = ("", "idle", "tail", "trajectory", "compare", "policies", "ask")
+PAGES: Final = (
+    "", "idle", "tail", "trajectory", "compare", "predictor", "policies", "fleet", "ask",
+)  # fmt: skip
 SQL: Final = "SELECT task, quantile_cont(duration_s, 0.99) AS p99_s FROM trajectories GROUP BY task"
-Address = Callable[..., str]
 
 
 def run(*, quick: bool, say: Say) -> dict[str, Figure]:
@@ -52,77 +47,50 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
         last = f"r{rollouts - 1:05d}"
         shapes = {0: (rollouts, Shape(EACH, TRAJECTORIES)), LONG: (1, Shape(LONG_SPANS, 1))}
         made(data / FILE_NAME, shapes, running=last)
-        with _served(data) as (collector, otlp, dashboard), browsing(dashboard) as tab:
+        with served(data) as stack, browsing(stack.dashboard) as tab:
             note = f"{rollouts * TRAJECTORIES:,} trajectories, {spans:,} spans"
             run_id = f"run-{(rollouts - 1) // 50}"
-            told = _pages(tab, run_id, rollouts, note, say)
+            told = _pages(tab, stack, (run_id, f"r{rollouts - 2:05d}"), note, say)
             say(f"{tabs} tabs on a running rollout")
-            with trickling(otlp, run_id, last):
-                told |= _tabs(tab, collector, (run_id, last), (tabs, watch_s))
+            with trickling(stack.otlp, run_id, last):
+                told |= _tabs(tab, stack.collector, (run_id, last), (tabs, watch_s))
             return told
 
 
-@contextmanager
-def _served(data: Path) -> Generator[tuple[psutil.Process, str, str]]:
-    """The collector's process, where it takes spans, and the dashboard's address."""
-    http, query, grpc, pages = (free_port() for _ in range(4))
-    collect = ["collect", "--data", str(data), "--seal-after-s", "1e9"]
-    collect += ["--http-port", str(http), "--query-port", str(query), "--grpc-port", str(grpc)]
-    dash = ["dash", "--data", str(data), "--port", str(pages)]
-    dash += ["--collector", f"http://127.0.0.1:{query}", "--controller", "http://127.0.0.1:9"]
-    env = {**os.environ, "HEDDLE_COLLECT__SILENT_S": "1e12"}
-    command = [sys.executable, "-m", "heddle.app.cli"]
-    with subprocess.Popen([*command, *collect], env=env) as collector:
-        try:
-            with CollectorClient(f"http://127.0.0.1:{query}", timeout_s=120) as client:
-                client.wait_healthy(120)
-                client.query("runs")
-            with subprocess.Popen(
-                [*command, *dash], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ) as dashboard:
-                try:
-                    yield (
-                        psutil.Process(collector.pid),
-                        f"http://127.0.0.1:{http}",
-                        f"http://127.0.0.1:{pages}",
-                    )
-                finally:
-                    dashboard.terminate()
-        finally:
-            collector.terminate()
-
-
-def _pages(tab: Tab, run_id: str, rollouts: int, note: str, say: Say) -> dict[str, Figure]:
+def _pages(
+    tab: Tab, stack: Served, whose: tuple[str, str], note: str, say: Say
+) -> dict[str, Figure]:
     """First paint, payload and marks of each page; then what clicks take."""
-    middle = f"r{rollouts - 2:05d}"
     paints: dict[str, float] = {}
     settled: dict[str, float] = {}
-    payload: dict[str, int] = {}
+    payload: dict[str, float] = {}
+    spent: dict[str, float] = {}
     marks = 0
     for page in PAGES:
-        say(f"page {page or 'overview'}")
-        chosen: dict[str, str] = {"run": run_id, "rollout": middle}
-        if page == "ask":
-            chosen = {"sql": SQL}
+        chosen = {"sql": SQL} if page == "ask" else {"run": whose[0], "rollout": whose[1]}
+        before_s = stack.cpu_s()
         opened = tab.opened(f"{page}?{urlencode(chosen)}")
+        spent[page] = stack.cpu_s() - before_s
         paints[page], settled[page] = opened.paint_s, opened.settled_s
-        payload[page], marks = opened.payload_bytes, max(marks, opened.marks)
+        payload[page], marks = opened.payload_bytes / 1e6, max(marks, opened.marks)
+        say(
+            f"page {page or 'overview'}: paint {opened.paint_s:.2f} s, whole "
+            f"{opened.settled_s:.2f} s, CPU {spent[page]:.2f} s, {payload[page]:.2f} MB"
+        )
     long = tab.opened(f"trajectory?{urlencode({'run': f'run-{LONG // 50}'})}")
-    taken = [*_interactions(tab, run_id, middle), *_long(tab)]
-    worst, heavy = (max(of, key=lambda page: of[page]) for of in (paints, payload))
+    taken = [*_interactions(tab, *whose), *_long(tab)]
+    say(", ".join(f"{name} {seconds:.2f} s" for name, seconds in taken))
     slowest, slowest_s = max(taken, key=lambda one: one[1])
     ordered = sorted(seconds for _, seconds in taken)
     p95 = ordered[round(0.95 * (len(ordered) - 1))]
-    slow, heaviest = f"slowest: {worst or 'overview'}", f"heaviest: {heavy or 'overview'}"
     clicks = f"of {len(taken)}; slowest: {slowest}, {slowest_s:.2f} s; {note}"
     return {
-        "first_paint_s": Figure(max(paints.values()), "s", 3, "lower", f"{slow}; {note}"),
+        "first_paint_s": _worst(paints, "s", 3, note),
         "first_paint_median_s": Figure(median(paints.values()), "s", 3, "lower", note),
-        "whole_page_s": Figure(max(settled.values()), "s", 10, "lower", "no issue target"),
+        "whole_page_s": _worst(settled, "s", 10, "no issue target"),
+        "page_cpu_s": _worst(spent, "s", 3, "pages and collector; no issue target"),
         "interaction_p95_s": Figure(p95, "s", 1, "lower", clicks),
-        "page_payload_mb": Figure(
-            max(payload.values()) / 1e6, "MB", 1, "lower", f"{heaviest}; {note}"
-        ),
+        "page_payload_mb": _worst(payload, "MB", 1, note),
         "marks": Figure(marks, "", 2_200, "lower", f"of the fullest figure; {note}"),
         "long_trajectory_paint_s": Figure(
             long.paint_s, "s", 3, "lower", f"{LONG_SPANS:,} spans, no issue target"
@@ -131,6 +99,11 @@ def _pages(tab: Tab, run_id: str, rollouts: int, note: str, say: Say) -> dict[st
             long.payload_bytes / 1e6, "MB", 1, "lower", f"{LONG_SPANS:,} spans"
         ),
     }
+
+
+def _worst(of: dict[str, float], unit: str, target: float, note: str) -> Figure:
+    worst = max(of, key=lambda page: of[page])
+    return Figure(of[worst], unit, target, "lower", f"worst: {worst or 'overview'}; {note}")
 
 
 def _interactions(tab: Tab, run_id: str, rollout: str) -> list[tuple[str, float]]:
@@ -169,10 +142,6 @@ def _tabs(
 
 
 def _cpu_share(process: psutil.Process, seconds: float) -> float:
-    def spent() -> float:
-        times: Any = process.cpu_times()
-        return times.user + times.system
-
-    before, began = spent(), time.monotonic()
+    before, began = used_s(process), time.monotonic()
     time.sleep(seconds)
-    return 100 * (spent() - before) / (time.monotonic() - began)
+    return 100 * (used_s(process) - before) / (time.monotonic() - began)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
+from urllib.parse import urlencode
 
 import numpy as np
 import polars as pl
@@ -103,3 +104,8 @@ def finding(rule: str, lost: float, title: str, evidence: str, knob: str) -> Fin
     """A finding whose severity follows from what it cost."""
     severity: Severity = "high" if lost >= t.SEVERE else "medium"
     return Finding(rule, severity, title, evidence, knob, lost)
+
+
+def asking(query: str, **filters: str) -> str:
+    """The address of a named query's answer; a name of a span stays one value of it."""
+    return f"{query}?{urlencode(filters)}"

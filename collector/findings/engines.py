@@ -6,7 +6,7 @@ Rules; each is silent below its threshold (thresholds.py).
 from __future__ import annotations
 
 from heddle.collector.findings import thresholds as t
-from heddle.collector.findings.case import Case, Finding, finding
+from heddle.collector.findings.case import Case, Finding, asking, finding
 
 _NAMED = 3
 """Trajectories named in a sentence before they are counted."""
@@ -27,7 +27,7 @@ def slow_engine(case: Case) -> Finding | None:
         f"{slow.others_ns_per_token / 1e6:.1f} ms, batch taken out)"
     )
     knob = f"worker {slow.worker_id}: its GPU clocks, neighbours and log; remove it from the fleet"
-    return finding("slow-engine", lost, title, f"steps?worker={slow.worker_id}", knob)
+    return finding("slow-engine", lost, title, asking("steps", worker=slow.worker_id), knob)
 
 
 def dead_engine(case: Case) -> Finding | None:
@@ -39,7 +39,9 @@ def dead_engine(case: Case) -> Finding | None:
     worst = min(down, key=lambda worker_id: (-down[worker_id], worker_id))
     title = f"{lost:.0%} of GPU time was down, most of it on worker {worst}"
     knob = "the engine's log; restart or remove the worker"
-    return finding("dead-engine", lost, title, f"partition?worker={worst}&state=down", knob)
+    return finding(
+        "dead-engine", lost, title, asking("partition", worker=worst, state="down"), knob
+    )
 
 
 def kv_full(case: Case) -> Finding | None:
@@ -61,7 +63,7 @@ def kv_full(case: Case) -> Finding | None:
     shares = case.part_shares()
     lost = shares.get("recompute", 0.0) + shares.get("queued", 0.0)
     knob = "KV size (mem_fraction_static, a higher degree), admission hold-kv, max_running_requests"
-    evidence = f"steps?worker={worst}" if worst else "decomposition?by=rollout"
+    evidence = asking("steps", worker=worst) if worst else "decomposition?by=rollout"
     return finding("kv-full", lost, title, evidence, knob)
 
 
@@ -95,7 +97,7 @@ def host_bound(case: Case) -> Finding | None:
         f"{forward:.0%} of the time in which requests were in the engine"
     )
     knob = "the host: CPU cores per engine, the overlap scheduler, CUDA graphs up to the batch size"
-    return finding("host-bound", lost, title, f"counters?worker={worst.worker_id}", knob)
+    return finding("host-bound", lost, title, asking("counters", worker=worst.worker_id), knob)
 
 
 def weight_sync_long(case: Case) -> Finding | None:
@@ -120,5 +122,5 @@ def sync_blocked(case: Case) -> Finding | None:
         f"{len(sync.waited_for)} trajectories: {named}"
     )
     knob = "weight-sync mode: abort and resume partial trajectories instead of waiting for the tail"
-    evidence = f"steps?trajectory={sync.waited_for[0]}"
+    evidence = asking("steps", trajectory=sync.waited_for[0])
     return finding("sync-blocked", lost, title, evidence, knob)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from heddle.collector.findings import thresholds as t
-from heddle.collector.findings.case import Case, Finding, finding
+from heddle.collector.findings.case import Case, Finding, asking, finding
 from heddle.collector.states import State
 
 STARVED_STATES: Final[tuple[State, ...]] = ("tail_bubble", "starved_gap")
@@ -29,7 +29,7 @@ def crowded_worker(case: Case) -> Finding | None:
         f"{mean:.0%} on average: {starved:.0%} of GPU time starved{_recoverable(case)}"
     )
     knob = "placement (least-load, mix) or migration (rebalance): spread trajectories over workers"
-    return finding("crowded-worker", starved, title, f"partition?worker={busiest}", knob)
+    return finding("crowded-worker", starved, title, asking("partition", worker=busiest), knob)
 
 
 def sticky_imbalance(case: Case) -> Finding | None:
@@ -49,7 +49,7 @@ def sticky_imbalance(case: Case) -> Finding | None:
         f"time starved{_recoverable(case)}"
     )
     knob = "placement sticky-margin or mix, migration rebalance: let sessions leave a hot worker"
-    evidence = f"partition?worker={worker}"
+    evidence = asking("partition", worker=worker)
     return finding("sticky-imbalance", starved, title, evidence, knob)
 
 
@@ -72,7 +72,7 @@ def degree_too_low(case: Case) -> Finding | None:
         f"{blamed:.0%} of the {starved:.0%} of GPU time that starved waited for it"
     )
     knob = "allocation: a worker of higher degree for the longest trajectories; order longest-first"
-    return finding("degree-too-low", starved, title, f"steps?trajectory={trajectory}", knob)
+    return finding("degree-too-low", starved, title, asking("steps", trajectory=trajectory), knob)
 
 
 def one_straggler(case: Case) -> Finding | None:
@@ -91,7 +91,7 @@ def one_straggler(case: Case) -> Finding | None:
         "held": "admission: release first steps earlier; order longest-first",
         "queued": "order longest-first, or a larger max_running_requests",
     }.get(cause, "a cap on steps or tokens per trajectory; order longest-first")
-    return finding("one-straggler", starved, title, f"steps?trajectory={trajectory}", knob)
+    return finding("one-straggler", starved, title, asking("steps", trajectory=trajectory), knob)
 
 
 def one_at_a_time(case: Case) -> Finding | None:

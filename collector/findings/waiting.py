@@ -6,7 +6,7 @@ Rules; each is silent below its threshold (thresholds.py).
 from __future__ import annotations
 
 from heddle.collector.findings import thresholds as t
-from heddle.collector.findings.case import Case, Finding, finding
+from heddle.collector.findings.case import Case, Finding, asking, finding
 from heddle.collector.findings.starving import STARVED_STATES
 
 
@@ -81,7 +81,7 @@ def invalid_tool_loop(case: Case) -> Finding | None:
         f"without a valid result ({loop.calls} calls in all)"
     )
     knob = "a cap on failed calls in a row; the tool's schema and error text in the prompt"
-    evidence = f"tool_calls?trajectory={loop.trajectory_id}"
+    evidence = asking("tool_calls", trajectory=loop.trajectory_id)
     lost = int(mine) / int(parts) if parts else 0.0
     return finding("invalid-tool-loop", lost, title, evidence, knob)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import duckdb
 import polars as pl
@@ -101,7 +102,8 @@ def _findings(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
 def _evidence(evidence: str, found: Result) -> str:
     """A query anyone can run: with its run and rollout."""
     sign = "&" if "?" in evidence else "?"
-    return f"{evidence}{sign}run={found.run_id}&rollout={found.rollout_id}"
+    whose = urlencode({"run": found.run_id, "rollout": found.rollout_id})
+    return f"{evidence}{sign}{whose}"
 
 
 @remembered

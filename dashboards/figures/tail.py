@@ -31,7 +31,12 @@ def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) 
                 x=xs,
                 y=[100 * y for y in ys],
                 mode="lines",
-                line={"shape": "hv", "width": 2.4, "color": theme.series(index, mode)},
+                # Paired rollouts have equal lengths: the chosen one shows beside what covers it.
+                line={
+                    "shape": "hv",
+                    "width": 1.8 if index else 5,
+                    "color": theme.series(index, mode),
+                },
                 hovertemplate="%{y:.2g} % above %{x:.4g}<extra>%{fullData.name}</extra>",
             )
         )

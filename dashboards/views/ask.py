@@ -16,7 +16,7 @@ import streamlit as st
 from heddle.collector.errors import CollectorUnreachable, QueryRefused
 from heddle.collector.exporters.files import csv_text
 from heddle.collector.records import FRAMES
-from heddle.dashboards import cards, client, scope, shell
+from heddle.dashboards import cards, client, evidence, nav, scope, shell
 from heddle.dashboards.figures import chart
 from heddle.dashboards.saved import shelf
 
@@ -46,9 +46,9 @@ _TEXT: Final = "ask_sql"
 _PICKED: Final = "ask_picked"
 _COLUMN = st.column_config
 SCHEMA: Final[dict[str, Any]] = {
-    "column": _COLUMN.TextColumn("column", width="medium"),
-    "type": _COLUMN.TextColumn("type", width="small"),
-    "meaning": _COLUMN.TextColumn("meaning", width="large"),
+    "column": _COLUMN.TextColumn("column", width=130),
+    "type": _COLUMN.TextColumn("type", width=72),
+    "meaning": _COLUMN.TextColumn("meaning", width=230),
 }
 
 
@@ -57,12 +57,12 @@ def page() -> None:
     shell.opened("Ask")
     try:
         tables = client.tables()
-        editor, schema = st.columns([3, 2], gap="medium")
+        editor, schema = st.columns(2, gap="medium")
         with editor:
             _editor()
         with schema:
             _schema(tables)
-        _answer(scope.get("sql"))
+        _answer()
     except CollectorUnreachable:
         cards.unreachable("collector", client.places().collector, client.START_COLLECTOR)
     except QueryRefused as refused:
@@ -100,8 +100,8 @@ def _run() -> None:
     text = st.session_state[_TEXT].strip()
     st.session_state["ask_ran"] = text
     scope.put("sql", text or None)
-    for column in ("x", "y"):
-        scope.put(column, None)
+    for other in ("x", "y", "named"):
+        scope.put(other, None)
 
 
 def _keep(texts: Mapping[str, str]) -> None:
@@ -136,24 +136,48 @@ def _schema(tables: Mapping[str, Mapping[str, str]]) -> None:
         }
         for name, kind in tables.get(table, {}).items()
     ]
-    cards.table(pl.DataFrame(rows), "ask_schema", columns=SCHEMA, height=262)
+    cards.table(pl.DataFrame(rows), "ask_schema", columns=SCHEMA, height=330)
 
 
-def _answer(text: str) -> None:
-    if not text:
+def _answer() -> None:
+    if text := scope.get("sql"):
+        frame, cut = client.select(text)
+        if frame.is_empty():
+            cards.empty("The SELECT gave no row.", f"Its columns: {', '.join(frame.columns)}")
+        else:
+            _shown(frame, cut)
+    elif named := scope.get("named"):
+        _named(named)
+    else:
         cards.no_data(
             "Nothing has been asked yet.", "Pick an example, or write a SELECT and run it."
         )
+
+
+def _named(text: str) -> None:
+    """The rows a finding rests on: a query of the collector's own with its filters."""
+    asked = evidence.read(text)
+    if asked is None:
+        cards.nothing_matches(f"There is no query {text} here.", ["named"])
         return
-    frame, cut = client.select(text)
+    st.subheader("The evidence of a finding", anchor=False)
+    st.text(asked.said)
+    if whose := evidence.trajectory(text):
+        label = f"Open {cards.plain(whose)}"
+        nav.link("trajectory", label, ":material/arrow_forward:", trajectory=whose)
+    frame, total = client.page(asked, evidence.ROWS)
     if frame.is_empty():
-        cards.empty("The SELECT gave no row.", f"Its columns: {', '.join(frame.columns)}")
+        cards.empty("The query gave no row.", f"Its columns: {', '.join(frame.columns)}")
         return
+    _shown(frame, f"The first {frame.height:,} of {total:,} rows." if total > frame.height else "")
+
+
+def _shown(frame: pl.DataFrame, cut: str) -> None:
     shown = cards.light(frame.head(SHOWN_ROWS))
     st.caption(
         f"{shown.height:,} of {frame.height:,} rows shown; the files hold all of them."
         if shown.height < frame.height
-        else f"{frame.height:,} rows."
+        else f"{frame.height:,} row{'' if frame.height == 1 else 's'}."
     )
     if cut:
         st.warning(cards.plain(cut))

@@ -24,7 +24,7 @@ ROWS: Final[dict[str, Any]] = {
     "above": _COLUMN.NumberColumn("above p90", format="percent"),
     "bias": _COLUMN.NumberColumn("truth / p50", format="%.2f", help="Above 1 it says too little"),
     "median_log_error": _COLUMN.NumberColumn("log error", format="%.2f"),
-    "mae_tokens": _COLUMN.NumberColumn("off by (tokens)", format="localized"),
+    "mae_tokens": _COLUMN.NumberColumn("off by (tokens)", format="%.0f"),
     "log_correlation": _COLUMN.NumberColumn("correlation", format="%.2f"),
 }
 

@@ -23,7 +23,7 @@ DIFFERENCE: Final[dict[str, Any]] = {
 }
 
 EVERY: Final[dict[str, Any]] = {
-    "rollout": _COLUMN.TextColumn("rollout", width="medium"),
+    "rollout": _COLUMN.TextColumn("rollout", width=170),
     "changed": _COLUMN.TextColumn("changed", width="large"),
     "makespan_s": _COLUMN.NumberColumn("makespan (s)", format="%.1f"),
     "times": _COLUMN.NumberColumn("chosen one / this", format="%.2f"),
@@ -77,10 +77,10 @@ def _whose(row: dict[str, Any]) -> dict[str, Any]:
 def _other(chosen: shell.Scope) -> dict[str, Any] | None:
     """The rollout it is held against, of the same run unless another is chosen."""
     runs = facts.recorded_runs(client.ask("runs"))
-    run_at, rollout_at = st.columns(2)
-    with run_at:
-        run = chosen.run
-        if len(runs) > 1:
+    run, rollout_at = chosen.run, st.container()
+    if len(runs) > 1:
+        run_at, rollout_at = st.columns(2)
+        with run_at:
             run = scope.choose("other_run", "Against a rollout of", runs, default=chosen.run)
     found = chosen.rollouts if run == chosen.run else client.ask("rollouts", run=run)
     rows = {str(row["rollout_id"]): row for row in found.iter_rows(named=True)}
@@ -151,7 +151,8 @@ def difference(mine: dict[str, int], theirs: dict[str, int]) -> pl.DataFrame:
             "state": theme.meaning(state).label,
             "this": mine.get(state, 0) / 1e9,
             "other": theirs.get(state, 0) / 1e9,
-            "more": (mine.get(state, 0) - theirs.get(state, 0)) / 1e9,
+            # What rounds to nothing must not read `-0.0`.
+            "more": round((mine.get(state, 0) - theirs.get(state, 0)) / 1e9, 1) + 0.0,
         }
         for state in theme.in_order(set(mine) | set(theirs))
     ]

@@ -12,9 +12,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from heddle.collector.errors import CollectorError
-from heddle.dashboards import cards, nav, shell, theme
+from heddle.dashboards import cards, evidence, nav, shell, theme
 
 TOP: Final = 8
+NOBODY: Final = "nobody answers for it"
 _COLUMN = st.column_config
 BLAME: Final[dict[str, Any]] = {
     "key": _COLUMN.TextColumn("who the GPUs waited for", width="medium"),
@@ -39,7 +40,7 @@ def panel(chosen: shell.Scope, told: DeltaGenerator, listed: DeltaGenerator) -> 
 
 
 def sentences(found: pl.DataFrame) -> None:
-    """One line a finding: the sentence, and what to change."""
+    """Two lines a finding: the sentence; what to change, and what shows it."""
     st.subheader("Findings", anchor=False)
     if found.is_empty():
         st.caption("No rule found anything wrong with this rollout.")
@@ -47,15 +48,26 @@ def sentences(found: pl.DataFrame) -> None:
         lost = f" ({row['lost_share']:.0%} of GPU time at most)" if row["lost_share"] else ""
         mark = ":material/priority_high:" if row["severity"] == "high" else ":material/info:"
         st.markdown(f"{mark} {cards.plain(row['title'])}{cards.plain(lost)}")
-        if row["knob"]:
-            st.caption(f"Change: {cards.plain(row['knob'])}")
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            if row["knob"]:
+                st.caption(f"Change: {cards.plain(row['knob'])}", width="content")
+            _links(row["evidence"] or "")
+
+
+def _links(shown_by: str) -> None:
+    """To the rows a finding rests on, and to the trajectory it is about."""
+    if evidence.read(shown_by):
+        nav.link("ask", "Evidence", ":material/table_view:", named=shown_by)
+    if whose := evidence.trajectory(shown_by):
+        label = f"Open {cards.plain(whose)}"
+        nav.link("trajectory", label, ":material/arrow_forward:", trajectory=whose)
 
 
 def blame(blamed: pl.DataFrame, key: str, *, opens: bool = False) -> None:
     """The TOP of them; `opens`: they are trajectories, and a row opens its own."""
     top = blamed.sort("gpu_ns", "key", descending=[True, False]).head(TOP)
     shown = top.with_columns(
-        pl.col("key").fill_null("nobody answers for it"),
+        pl.col("key").fill_null(NOBODY),
         gpu_s=pl.col("gpu_ns") / 1e9,
         percent=100 * pl.col("share"),
     )
@@ -69,4 +81,5 @@ def blame(blamed: pl.DataFrame, key: str, *, opens: bool = False) -> None:
 
 
 def _open(trajectory: str) -> None:
-    nav.go("trajectory", trajectory=trajectory)
+    if trajectory != NOBODY:
+        nav.go("trajectory", trajectory=trajectory)

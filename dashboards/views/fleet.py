@@ -17,18 +17,20 @@ from heddle.dashboards.views import relayout
 
 _COLUMN = st.column_config
 WORKERS: Final[dict[str, Any]] = {
-    "worker_id": _COLUMN.TextColumn("worker", width="small"),
-    "state": _COLUMN.TextColumn("state", width="small"),
-    "degree": _COLUMN.NumberColumn("degree", width="small"),
-    "trajectories": _COLUMN.NumberColumn("trajectories"),
-    "engine_running": _COLUMN.NumberColumn("running"),
-    "queued": _COLUMN.NumberColumn("queued"),
-    "kv": _COLUMN.ProgressColumn("KV used", format="%.0f %%", min_value=0, max_value=100),
-    "context_tokens": _COLUMN.NumberColumn("context (tokens)", format="localized"),
-    "preemptions": _COLUMN.NumberColumn("preempted"),
-    "restarts": _COLUMN.NumberColumn("restarts"),
-    "where": _COLUMN.TextColumn("GPUs"),
-    "url": _COLUMN.TextColumn("address"),
+    "worker_id": _COLUMN.TextColumn("worker", width=60),
+    "state": _COLUMN.TextColumn("state", width=64),
+    "degree": _COLUMN.NumberColumn("degree", width=55),
+    "trajectories": _COLUMN.NumberColumn("live", width=45, help="Trajectories it serves"),
+    "engine_running": _COLUMN.NumberColumn("running", width=62),
+    "queued": _COLUMN.NumberColumn("queued", width=60),
+    "kv": _COLUMN.ProgressColumn(
+        "KV used", width=110, format="%.0f %%", min_value=0, max_value=100
+    ),
+    "context_tokens": _COLUMN.NumberColumn("context (tokens)", width=115, format="localized"),
+    "preemptions": _COLUMN.NumberColumn("preempted", width=76),
+    "restarts": _COLUMN.NumberColumn("restarts", width=62),
+    "where": _COLUMN.TextColumn("GPUs", width=90),
+    "url": _COLUMN.TextColumn("address", width=110),
     "said": _COLUMN.TextColumn("said when it ended", width="medium"),
 }
 MISSING: Final[dict[str, Any]] = {
@@ -36,19 +38,19 @@ MISSING: Final[dict[str, Any]] = {
     "workers": _COLUMN.TextColumn("workers", width="medium"),
 }
 CHANGES: Final[dict[str, Any]] = {
-    "at": _COLUMN.TextColumn("when", width="medium"),
-    "state": _COLUMN.TextColumn("state", width="small"),
-    "before": _COLUMN.TextColumn("from"),
-    "after": _COLUMN.TextColumn("to"),
-    "took_s": _COLUMN.NumberColumn("took (s)", format="%.1f"),
-    "expected_s": _COLUMN.NumberColumn("expected (s)", format="%.1f"),
-    "gain_s": _COLUMN.NumberColumn("gain (s)", format="%.1f"),
-    "moved": _COLUMN.NumberColumn("moved"),
-    "lowest_gpus": _COLUMN.NumberColumn("least GPUs serving"),
-    "longest": _COLUMN.TextColumn("longest phases", width="medium"),
-    "who": _COLUMN.TextColumn("who"),
-    "because": _COLUMN.TextColumn("because", width="large"),
-    "error": _COLUMN.TextColumn("error", width="medium"),
+    "at": _COLUMN.TextColumn("when", width=130),
+    "state": _COLUMN.TextColumn("state", width=50),
+    "before": _COLUMN.TextColumn("from", width=70),
+    "after": _COLUMN.TextColumn("to", width=70),
+    "took_s": _COLUMN.NumberColumn("took (s)", width=62, format="%.1f"),
+    "expected_s": _COLUMN.NumberColumn("expected (s)", width=90, format="%.1f"),
+    "gain_s": _COLUMN.NumberColumn("gain (s)", width=60, format="%.1f"),
+    "moved": _COLUMN.NumberColumn("moved", width=52),
+    "lowest_gpus": _COLUMN.NumberColumn("least GPUs", width=74, help="GPUs serving at the least"),
+    "longest": _COLUMN.TextColumn("longest phases", width=190),
+    "who": _COLUMN.TextColumn("who", width=60),
+    "because": _COLUMN.TextColumn("because", width=260),
+    "error": _COLUMN.TextColumn("error", width=160),
 }
 COSTS: Final[dict[str, Any]] = {
     "method": _COLUMN.TextColumn("method"),
@@ -88,7 +90,7 @@ def _now() -> None:
     if not now["workers"]:
         cards.no_data("No worker has joined.", "Start one, or register it: heddle control --worker")
         return
-    cards.table(listed(now["workers"]), "fleet_workers", columns=WORKERS)
+    cards.table(listed(now["workers"]), "fleet_workers", columns=WORKERS, spare=("said",))
     if now["asleep"]:
         at = ", ".join(f"{one['url']} (TP{one['place']['degree']})" for one in now["asleep"])
         st.caption(f"Asleep: {cards.plain(at)}")
@@ -114,7 +116,9 @@ def _numbers(now: Mapping[str, Any]) -> None:
 
 def listed(workers: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """The workers' table: those that do not serve first."""
-    ordered = sorted(workers, key=lambda w: (w["state"] == "serving", w["worker_id"]))
+    ordered = sorted(
+        workers, key=lambda w: (w["state"] == "serving", len(w["worker_id"]), w["worker_id"])
+    )
     rows = [{**one, "kv": _percent(one["kv_usage"]), "where": _where(one)} for one in ordered]
     kept = [{name: row.get(name) for name in WORKERS} for row in rows]
     return pl.DataFrame(kept, infer_schema_length=None)
@@ -190,7 +194,12 @@ def _changes(now: Mapping[str, Any]) -> None:
     if not now["reallocations"]:
         st.caption("The layout has not changed since the controller started.")
     else:
-        cards.table(changes(now["reallocations"]), "fleet_changes", columns=CHANGES)
+        cards.table(
+            changes(now["reallocations"]),
+            "fleet_changes",
+            columns=CHANGES,
+            spare=("gain_s", "who", "because", "error"),
+        )
     if now["costs"]:
         with st.expander("What a change takes"):
             cards.table(pl.DataFrame(now["costs"]), "fleet_costs", columns=COSTS)

@@ -25,9 +25,9 @@ COUNTERS: Final[dict[str, Any]] = {
     "worker_id": _COLUMN.TextColumn("worker", width="small"),
     "samples": _COLUMN.NumberColumn("polls"),
     "forward_s": _COLUMN.NumberColumn("forward (s)", format="%.1f"),
-    "residence_s": _COLUMN.NumberColumn("in the engine, by spans (s)", format="%.1f"),
+    "residence_s": _COLUMN.NumberColumn("engine, by spans (s)", format="%.1f"),
     "idle_s": _COLUMN.NumberColumn("idle, by counter (s)", format="%.1f"),
-    "host_overhead_s": _COLUMN.NumberColumn("host slower than GPU (s)", format="%.1f"),
+    "host_overhead_s": _COLUMN.NumberColumn("host behind (s)", format="%.1f"),
     "retracted": _COLUMN.NumberColumn("retracted"),
     "kv_usage": _COLUMN.NumberColumn("fullest KV", format="percent"),
     "queue": _COLUMN.NumberColumn("longest queue"),
@@ -118,7 +118,8 @@ def _counters(chosen: shell.Scope) -> None:
         (pl.col(f"{name}_ns") / 1e9).alias(f"{name}_s")
         for name in ("forward", "residence", "idle", "host_overhead")
     )
-    cards.table(timed, "idle_counters", columns=COUNTERS)
+    by_name = timed.sort(pl.col("worker_id").str.len_chars(), "worker_id")
+    cards.table(by_name, "idle_counters", columns=COUNTERS)
     st.caption("No work assigned is not an idle device: only the counters can say the latter.")
 
 
@@ -143,7 +144,7 @@ def _path(chosen: shell.Scope) -> None:
     begin, took = int(path["start_ns"][0]), pl.col("end_ns") - pl.col("start_ns")
     sums = path.group_by("doing").agg(took.sum().alias("ns")).sort("ns", descending=True)
     whole = int(sums["ns"].sum()) or 1
-    words = [f"{doing} {100 * ns / whole:.0f} %" for doing, ns in sums.head(4).iter_rows()]
+    words = [f"{_word(doing)} {100 * ns / whole:.0f} %" for doing, ns in sums.head(4).iter_rows()]
     trajectory = path["trajectory_id"][0] or "no trajectory"
     said = f"{theme.nanoseconds(whole)} of {trajectory}: {', '.join(words)}."
     st.markdown(cards.plain(said))
@@ -153,5 +154,13 @@ def _path(chosen: shell.Scope) -> None:
         cards.figure(
             strip.with_path(drawn, path, begin), "idle_strip", "Critical path over workers"
         )
-    timed = path.with_columns(at_s=(pl.col("start_ns") - begin) / 1e9, took_s=took / 1e9)
+    timed = path.with_columns(
+        pl.col("doing").str.replace_all("_", " "),
+        at_s=(pl.col("start_ns") - begin) / 1e9,
+        took_s=took / 1e9,
+    )
     cards.table(timed, "idle_path", columns=PATH, height=320)
+
+
+def _word(doing: str) -> str:
+    return doing.replace("_", " ")

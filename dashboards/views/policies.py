@@ -32,7 +32,7 @@ AUDIT: Final[dict[str, Any]] = {
     "before": _COLUMN.TextColumn("from"),
     "after": _COLUMN.TextColumn("to"),
     "who": _COLUMN.TextColumn("who"),
-    "why": _COLUMN.TextColumn("why", width="large"),
+    "why": _COLUMN.TextColumn("why", width=330),
 }
 
 

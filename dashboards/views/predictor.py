@@ -18,18 +18,18 @@ from heddle.dashboards.views import calibration, gate, retrain
 
 _COLUMN = st.column_config
 VERSIONS: Final[dict[str, Any]] = {
-    "version": _COLUMN.TextColumn("version", width="medium"),
+    "version": _COLUMN.TextColumn("version", width=170),
     "says": _COLUMN.TextColumn("gate", width="small"),
     "spearman": _COLUMN.NumberColumn("Spearman", format="%.3f", help="Of remaining tokens"),
     "created": _COLUMN.TextColumn("trained"),
-    "because": _COLUMN.TextColumn("because", width="large"),
+    "because": _COLUMN.TextColumn("because", width=330),
 }
 DEEDS: Final[dict[str, Any]] = {
     "at": _COLUMN.TextColumn("when", width="medium"),
     "deed": _COLUMN.TextColumn("what"),
-    "version": _COLUMN.TextColumn("version", width="medium"),
+    "version": _COLUMN.TextColumn("version", width=170),
     "who": _COLUMN.TextColumn("who"),
-    "why": _COLUMN.TextColumn("why", width="large"),
+    "why": _COLUMN.TextColumn("why", width=300),
 }
 
 

@@ -19,21 +19,21 @@ from heddle.dashboards.views import trajectory_detail as detail
 
 _COLUMN = st.column_config
 STEPS: Final[dict[str, Any]] = {
-    "step_index": _COLUMN.NumberColumn("step", width="small"),
-    "worker_id": _COLUMN.TextColumn("worker", width="small"),
-    "state": _COLUMN.TextColumn("state", width="small"),
-    "total_s": _COLUMN.NumberColumn("time (s)", format="%.2f"),
-    "held_s": _COLUMN.NumberColumn("held (s)", format="%.2f"),
-    "queue_s": _COLUMN.NumberColumn("queue (s)", format="%.2f"),
-    "prefill_s": _COLUMN.NumberColumn("prefill (s)", format="%.2f"),
-    "decode_s": _COLUMN.NumberColumn("decode (s)", format="%.2f"),
-    "input_tokens": _COLUMN.NumberColumn("in", format="localized"),
-    "cached": _COLUMN.NumberColumn("cached", format="%.1f %%"),
-    "output_tokens": _COLUMN.NumberColumn("out", format="localized"),
-    "predicted_p50": _COLUMN.NumberColumn("left, predicted", format="localized"),
-    "retractions": _COLUMN.NumberColumn("retracted"),
-    "finish_reason": _COLUMN.TextColumn("ended by"),
-    "error_type": _COLUMN.TextColumn("error"),
+    "step_index": _COLUMN.NumberColumn("step", width=45),
+    "worker_id": _COLUMN.TextColumn("worker", width=60),
+    "state": _COLUMN.TextColumn("state", width=65),
+    "total_s": _COLUMN.NumberColumn("all (s)", width=55, format="%.2f"),
+    "held_s": _COLUMN.NumberColumn("held (s)", width=60, format="%.2f"),
+    "queue_s": _COLUMN.NumberColumn("queue (s)", width=70, format="%.2f"),
+    "prefill_s": _COLUMN.NumberColumn("prefill (s)", width=72, format="%.2f"),
+    "decode_s": _COLUMN.NumberColumn("decode (s)", width=76, format="%.2f"),
+    "input_tokens": _COLUMN.NumberColumn("in", width=58, format="localized"),
+    "cached": _COLUMN.NumberColumn("cached", width=62, format="%.1f %%"),
+    "output_tokens": _COLUMN.NumberColumn("out", width=55, format="localized"),
+    "predicted_p50": _COLUMN.NumberColumn("left (p50)", width=68, format="localized"),
+    "retractions": _COLUMN.NumberColumn("retracted", width=66),
+    "finish_reason": _COLUMN.TextColumn("ended", width=56),
+    "error_type": _COLUMN.TextColumn("error", width=48),
 }
 DECISIONS: Final[dict[str, Any]] = {
     "at": _COLUMN.TextColumn("at", width="small"),
@@ -60,13 +60,13 @@ MOVES: Final[dict[str, Any]] = {
     "because": _COLUMN.TextColumn("because", width="large"),
 }
 SPANS: Final[dict[str, Any]] = {
-    "name": _COLUMN.TextColumn("span", width="medium"),
-    "service": _COLUMN.TextColumn("service"),
-    "at": _COLUMN.TextColumn("start"),
-    "took_s": _COLUMN.NumberColumn("took (s)", format="%.3f"),
-    "status": _COLUMN.TextColumn("status"),
-    "error_type": _COLUMN.TextColumn("error"),
-    "attrs": _COLUMN.TextColumn("attributes", width="large"),
+    "name": _COLUMN.TextColumn("span", width=130),
+    "service": _COLUMN.TextColumn("service", width=80),
+    "at": _COLUMN.TextColumn("start", width=190),
+    "took_s": _COLUMN.NumberColumn("took (s)", width=64, format="%.3f"),
+    "status": _COLUMN.TextColumn("status", width=56),
+    "error_type": _COLUMN.TextColumn("error", width=56),
+    "attrs": _COLUMN.TextColumn("attributes", width=320),
 }
 
 

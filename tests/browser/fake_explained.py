@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from browser.fake_rollouts import RUN, SECOND, Story
 
@@ -37,11 +38,12 @@ def _rollout(story: Story, key: dict[str, Any]) -> None:
 
 
 def _findings(story: Story, key: dict[str, Any], last: str, lost: float) -> None:
+    rollout = key["rollout_id"]
     found = {
         "rule": "tail_bubble",
         "severity": "high",
         "title": f"GPUs waited for {last} after every other trajectory had ended",
-        "evidence": "blame?by=trajectory",
+        "evidence": f"steps?{urlencode({'trajectory': last, 'run': RUN, 'rollout': rollout})}",
         "knob": "order=longest-first",
         "lost_share": lost,
     }

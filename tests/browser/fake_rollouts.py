@@ -59,7 +59,7 @@ class Story:
                 wanted = asked if isinstance(asked, tuple) else [asked]
                 rows = [row for row in rows if row.get(column) in wanted]
         if filters.get("limit") is not None:
-            rows = sorted(rows, key=lambda row: row["start_ns"])[: int(filters["limit"])]
+            rows = sorted(rows, key=lambda row: row.get("start_ns") or 0)[: int(filters["limit"])]
         return frame(name, rows)
 
     def page(self, name: str, **filters: Any) -> tuple[pl.DataFrame, int]:

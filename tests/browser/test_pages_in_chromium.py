@@ -120,6 +120,21 @@ def test_a_row_opens_its_trajectory(page: Page, dashboard: str, story: Story) ->
     page.wait_for_url(f"**trajectory={last}*")
 
 
+@pytest.mark.parametrize("path", ["", "idle"])
+def test_a_finding_opens_its_evidence_and_its_trajectory(
+    page: Page, dashboard: str, story: Story, path: str
+) -> None:
+    _open(page, dashboard, path, run=RUN, rollout="rollout-1")
+    last = story.query("trajectories", rollout="rollout-1").sort("end_ns")["trajectory_id"][-1]
+    page.get_by_test_id("stMain").get_by_role("link", name="Evidence").click()
+    expect(page.get_by_role("heading", name="The evidence of a finding")).to_be_visible()
+    steps = story.query("steps", trajectory=last).height
+    expect(page.get_by_text(f"{steps} row", exact=False).first).to_be_visible()
+    page.get_by_role("link", name=f"Open {last}").click()
+    expect(page.get_by_role("heading", name="Trajectory", exact=True)).to_be_visible()
+    page.wait_for_url(f"**trajectory={last}*")
+
+
 def test_a_switch_made_in_the_page_reaches_the_controller(
     page: Page, dashboard: str, board: Switchboard
 ) -> None:

@@ -73,7 +73,7 @@ def test_numbers_on_the_pages_equal_what_the_services_say(page: Page, real: Real
     _open(page, real, "predictor")
     expect(page.get_by_text(f"{real.controller.predictor().version} serves")).to_be_visible()
     _open(page, real, "ask", sql="SELECT count(*) AS n FROM steps")
-    expect(page.get_by_text("1 rows.")).to_be_visible()
+    expect(page.get_by_text("1 row.")).to_be_visible()
 
 
 def test_a_policy_toggled_in_the_page_changes_the_next_decision(page: Page, real: Real) -> None:

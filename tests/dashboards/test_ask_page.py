@@ -8,14 +8,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import polars as pl
 import pytest
 from browser.apptest import Gone, opened, said
-from browser.fake_rollouts import START_NS, Story
+from browser.fake_rollouts import RUN, START_NS, Story
 
 from heddle.collector.exporters.files import csv_text
-from heddle.dashboards import cards
+from heddle.dashboards import cards, evidence
 from heddle.dashboards.figures import base, chart
 from heddle.dashboards.saved import LONGEST_NAME, MOST, Shelf
 
@@ -76,6 +77,47 @@ def test_a_long_answer_is_shown_in_part_and_says_so(story: Story) -> None:
     at = opened("ask", sql="SELECT i, 'x' AS t FROM range(5000) r(i)")
     assert "1,000 of 5,000 rows shown" in said(at)
     assert len(at.dataframe[1].value) == 1_000
+
+
+def test_a_findings_evidence_is_shown_by_its_own_query(story: Story) -> None:
+    whose = story.query("trajectories")["trajectory_id"][3]
+    asked = urlencode({"trajectory": whose, "run": RUN, "rollout": "rollout-1"})
+    at = opened("ask", named=f"steps?{asked}")
+    assert f"steps, trajectory {whose}" in said(at)
+    expected = story.query("steps", trajectory=whose)
+    shown = at.dataframe[1].value
+    assert shown["step_index"].tolist() == expected["step_index"].to_list()
+    assert shown["trajectory_id"].unique().tolist() == [whose]
+    at.text_area(key="ask_sql").input("SELECT 7 AS n")
+    at.button(key="FormSubmitter:ask_form-Run").click().run()
+    assert "named" not in at.query_params
+    assert at.dataframe[1].value["n"].tolist() == [7]
+
+
+@pytest.mark.parametrize("named", ["no_such_query?run=a", "steps?a b=1", "", "?run=a"])
+def test_evidence_that_is_no_query_asks_nothing(story: Story, named: str) -> None:
+    at = opened("ask", named=named)
+    assert len(at.dataframe) == 1
+    expected = "There is no query" if named else "Nothing has been asked yet"
+    assert expected in said(at)
+
+
+def test_an_evidence_without_rows_and_one_too_long_say_so(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = opened("ask", named="steps?trajectory=nobody")
+    assert "The query gave no row" in said(at)
+    monkeypatch.setattr(evidence, "ROWS", 5)
+    whole = story.query("steps").height
+    at = opened("ask", named="steps?run=" + RUN)
+    assert f"The first 5 of {whole:,} rows" in at.warning[0].value.replace("\\", "")
+
+
+def test_a_name_with_signs_stays_one_value_of_an_evidence() -> None:
+    found = evidence.read(f"steps?{urlencode({'trajectory': 'a&run=b=c d', 'run': 'r'})}")
+    assert found is not None
+    assert found.filters == {"trajectory": "a&run=b=c d", "run": "r"}
+    assert evidence.trajectory("decomposition?by=rollout") is None
 
 
 def test_a_saved_query_outlives_the_page(
