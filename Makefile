@@ -11,7 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A cache on another file system cannot be linked from; copying is what uv would fall back to.
 export UV_LINK_MODE ?= copy
 
-.PHONY: help setup demo test needs-node check fix types imports docs test-shared test-engines test-verl test-browser test-long bench clean
+.PHONY: help setup demo test needs-node check fix types imports docs test-shared test-engines test-verl test-browser test-ray test-long bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -49,7 +49,10 @@ test-browser: setup ## the pages in a real browser (Debian: apt-get install chro
 	@command -v chromium >/dev/null || { echo "the browser tests need chromium; on Debian: apt-get install chromium"; exit 1; }
 	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
-test-long: setup ## the tests that take minutes each: Ray, a genuine engine's queues, retraining
+test-ray: setup ## fleets on a local Ray cluster: the launcher's contract, layouts that change
+	@$(BIN)/python -m pytest -m ray tests/journeys $(ARGS)
+
+test-long: setup ## the tests that take minutes each: a genuine engine's queues, retraining
 	@tests/engines/install.sh .venv-sglang
 	@$(BIN)/python -m pytest -m long tests tests/engines tests/browser $(ARGS)
 

@@ -26,7 +26,8 @@ REACH_S: Final = 3.0
 ROOM_S: Final = 10.0
 """Wall seconds a placement group may wait for GPUs that should be free."""
 TRIES: Final = 5
-"""On a busy machine Ray's raylet ends itself when its agents take more than 15 s to import."""
+"""Ray's raylet ends itself when its agents take more than 15 s to import, as on a busy machine they
+do (ray issue 65983)."""
 STORE_BYTES: Final = 100 << 20
 """Of Ray's object store, which nothing here uses."""
 
@@ -101,7 +102,9 @@ class RayLauncher(Keeping[_Kept]):
         ray = _ray()
         if ray.is_initialized():
             return
-        here: dict[str, Any] = {"num_gpus": self._gpus, "object_store_memory": STORE_BYTES}
+        # Without an address Ray would join whatever cluster was started here last.
+        here: dict[str, Any] = {"address": "local", "num_gpus": self._gpus}
+        here["object_store_memory"] = STORE_BYTES
         if self._address is not None:
             _reach(self._address)
             here = {"address": self._address}

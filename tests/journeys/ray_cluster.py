@@ -5,7 +5,15 @@ from __future__ import annotations
 import contextlib
 import warnings
 
-SETTINGS = {"include_dashboard": False, "object_store_memory": 80 << 20, "num_cpus": 1}
+import psutil
+
+SETTINGS = {
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "no_monitor": True,
+    "object_store_memory": 80 << 20,
+    "num_cpus": 1,
+}
 
 
 @contextlib.contextmanager
@@ -23,12 +31,21 @@ def ray_cluster(*gpus):
             cluster.shutdown()
 
 
-def started(head):
+def started(head, tries=5):
     """The head node. Ray's raylet ends itself when its agents, two Python processes, need more than
-    15 s to import: on a machine that runs other tests too that happens, and never to all tries."""
+    15 s to import (ray issue 65983): on a machine that runs other tests too that happens, and never
+    to all tries."""
     from ray.cluster_utils import Cluster
 
-    for _ in range(5):
-        with contextlib.suppress(Exception):
+    here = psutil.Process()
+    for left in reversed(range(tries)):
+        others = set(here.children(recursive=True))
+        try:
             return Cluster(initialize_head=True, head_node_args=head)
-    return Cluster(initialize_head=True, head_node_args=head)
+        except Exception:
+            for process in set(here.children(recursive=True)) - others:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            if not left:
+                raise
+    return None

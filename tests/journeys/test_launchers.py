@@ -28,7 +28,7 @@ TEMPLATE = Template(
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 async def launcher(request, tmp_path):
     if request.param == "ray":
         ray, _ = request.getfixturevalue("cluster")
@@ -111,7 +111,7 @@ async def test_engines_that_are_given_are_taken_as_they_are():
     await launcher.stop()
 
 
-@pytest.mark.long
+@pytest.mark.ray
 async def test_an_actor_and_a_node_that_are_killed_are_survived(cluster, tmp_path):
     ray, nodes = cluster
     launcher = RayLauncher(TEMPLATE, tmp_path, gpus=12, address=ray.address)
