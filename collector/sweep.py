@@ -77,12 +77,16 @@ def sweep(
 
 def replaced(kept: Tables, dirty: Bools, new: Tables) -> Tables:
     """The kept rows of clean cells and the new ones of dirty cells."""
+    workers, slabs = dirty.shape
+    # By cell as one number: a look-up by two took three times as long.
+    clean = np.zeros((workers, 1 << CELL_BITS), np.bool_)
+    clean[:, :slabs] = ~dirty
+    clean = clean.reshape(-1)
     found: Tables = {}
     for name, rows in new.items():
         old = kept.get(name, rows[:0])
-        cell = old[:, 0]
-        clean = ~dirty[cell >> CELL_BITS, cell & (1 << CELL_BITS) - 1]
-        found[name] = np.concatenate([old[clean], rows])
+        stays = np.flatnonzero(clean.take(old[:, 0]))
+        found[name] = np.concatenate([old.take(stays, axis=0), rows])
     return found
 
 

@@ -63,9 +63,7 @@ def trails(frames: Frames, tables: Tables, until_ns: int, *, provisional: bool) 
     """Every activity of those trajectories; what still lasts ends at *until_ns*."""
     told = _rows(frames.trajectories, tables, "start_ns", "end_ns")
     steps = steps_of(frames.steps, tables)
-    tools = _started(frames.tool_calls).sort("start_ns", "tool_name")
-    whose, start, end = _rows(tools, tables, "start_ns", "end_ns")
-    calls = _Calls(whose, codes(tools["tool_name"], tables.tools), start, end)
+    calls = _calls(frames.tool_calls, tables)
     lives = Lives.of(steps, told, len(tables.trajectories))
     steps.close(lives, until_ns)
     _close(calls, steps, lives, until_ns)
@@ -85,6 +83,15 @@ def trails(frames: Frames, tables: Tables, until_ns: int, *, provisional: bool) 
 
 def _started(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(pl.col("trajectory_id").is_not_null() & pl.col("start_ns").is_not_null())
+
+
+def _calls(frame: pl.DataFrame, tables: Tables) -> _Calls:
+    """Tool calls by trajectory and time, so that what they become lies in order."""
+    frame = _started(frame)
+    whose, start, end = _rows(frame, tables, "start_ns", "end_ns")
+    tool = codes(frame["tool_name"], tables.tools)
+    order = np.lexsort((end, tables.tools.ranks[tool], start, whose))
+    return _Calls(*(column[order] for column in (whose, tool, start, end)))
 
 
 def _rows(frame: pl.DataFrame, tables: Tables, *columns: str) -> tuple[Ints, ...]:
