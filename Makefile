@@ -41,7 +41,7 @@ test-engines: setup ## the tests on a genuine SGLang on the CPU (its own venv, a
 	@tests/engines/install.sh .venv-sglang
 	@$(BIN)/python -m pytest tests/engines $(ARGS)
 
-test-verl: setup ## the tests with verl 0.9.1 and Ray (their own venv, about 1.5 GB)
+test-verl: setup ## the tests with verl 0.9.1, Ray and SGLang's router (their own venv, about 1.5 GB)
 	@tests/verl/install.sh .venv-verl $(abspath $(BIN))/uv
 	@$(BIN)/python -m pytest tests/verl $(ARGS)
 

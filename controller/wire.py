@@ -124,6 +124,8 @@ class Release(Wire):
     input_tokens: int = Field(default=0, ge=0, lt=2**31)
     output_tokens: int = Field(default=0, ge=0, lt=2**31)
     cached_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+    input_ids: list[int] | None = None
+    """The prompt, for moves to carry, from a caller that spared its acquire the time."""
     output_ids: list[int] | None = None
     meta_info: dict[str, Any] | None = None
     policy_version: str | None = Field(default=None, max_length=512)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
@@ -34,6 +35,8 @@ STEP_S: Final = 1.0
 TOKENS: Final = 8_000
 ASKS: Final = 200
 QUICK_ASKS: Final = 40
+AT_ONCE: Final = 4
+"""Trajectories the asks are steps of: contexts beyond an engine's KV would be held, and rightly."""
 
 
 def run(*, quick: bool, say: Say, **more: Any) -> dict[str, Figure]:
@@ -49,7 +52,7 @@ def run(*, quick: bool, say: Say, **more: Any) -> dict[str, Figure]:
             say("the same with nobody at the address")
             down = _down(spans)
             say(f"{QUICK_ASKS if quick else ASKS} times acquire and release over Ray")
-            asked = _over_ray(ports, Path(folder), QUICK_ASKS if quick else ASKS)
+            asked = _over_ray(ports, supervisor, Path(folder), QUICK_ASKS if quick else ASKS)
         finally:
             supervisor.stop()
     return {**burst, **down, **asked}
@@ -122,7 +125,9 @@ def _down(spans: int) -> dict[str, Figure]:
     return {"down_memory_mb": Figure(grown_mb, "MB", 300, "lower", note)}
 
 
-def _over_ray(url: dict[str, str], folder: Path, asks: int) -> dict[str, Figure]:
+def _over_ray(
+    url: dict[str, str], supervisor: Supervisor, folder: Path, asks: int
+) -> dict[str, Figure]:
     import ray
 
     from heddle.controller.verl_plugin.router import HeddleRouter
@@ -132,11 +137,56 @@ def _over_ray(url: dict[str, str], folder: Path, asks: int) -> dict[str, Figure]
         server = url["engine"].partition("://")[2]
         told = {"url": url["controller"], "run": "bench", "token_file": str(folder / "token")}
         router = HeddleRouter.remote({server: "no actor"}, {"heddle": told})
+        bare = ray.remote(_Bare).remote()
+        # The first ones begin the rollout and open connections.
+        asyncio.run(_asks(router, 5))
+        asyncio.run(_asks(bare, 5))
+        bare_ms = statistics.median(asyncio.run(_asks(bare, asks))) * 1e3
+        spent = _Spent(supervisor)
         took = asyncio.run(_asks(router, asks))
+        each_ms = {name: spent_s / asks * 1e3 for name, spent_s in spent.since().items()}
     median_ms = statistics.median(took) * 1e3
     worst_ms = sorted(took)[int(len(took) * 0.99)] * 1e3
-    note = f"wall, {TOKENS} tokens, prompt ids sent to the controller too; p99 {worst_ms:.1f} ms"
+    parts = ", ".join(f"{name} {ms:.1f}" for name, ms in each_ms.items())
+    note = (
+        f"wall, {TOKENS} tokens; p99 {worst_ms:.1f} ms; an actor that only answers: {bare_ms:.1f}; "
+        f"CPU with settling: {parts}"
+    )
     return {"verl_acquire_release_ms": Figure(median_ms, "ms", 3, "lower", note)}
+
+
+class _Bare:
+    """A balancer that decides nothing: what Ray takes for the same calls, right now, here."""
+
+    async def acquire_server(self, request_id: str, prompt_ids: list[int]) -> tuple[str, Any]:
+        return "server", SimpleNamespace(rid=request_id, tokens=len(prompt_ids))
+
+    async def settle(self, rid: str, said: dict[str, Any]) -> None:
+        """Nothing."""
+
+    async def release_server(self, server_id: str, request_id: str) -> None:
+        """Nothing."""
+
+
+class _Spent:
+    """CPU seconds of the asking process, the router's actor and the controller from here on."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        mine = psutil.Process()
+        below = mine.children(recursive=True)
+        (actor,) = [p for p in below if any("Router" in word for word in p.cmdline())]
+        controller = psutil.Process(supervisor.children["controller"].process.pid)
+        self._there = {"agent loop": mine, "router": actor, "controller": controller}
+        self._before = self._seconds()
+
+    def since(self) -> dict[str, float]:
+        """By process."""
+        now = self._seconds()
+        return {name: now[name] - before for name, before in self._before.items()}
+
+    def _seconds(self) -> dict[str, float]:
+        times = {name: process.cpu_times() for name, process in self._there.items()}
+        return {name: spent.user + spent.system for name, spent in times.items()}
 
 
 def _start(ray: Any, tries: int = 3) -> None:
@@ -156,20 +206,20 @@ def _start(ray: Any, tries: int = 3) -> None:
 
 
 async def _asks(router: Any, asks: int) -> list[float]:
-    """Each a trajectory of its own, one after the other: acquire, settle, release."""
+    """One step after the other: acquire, settle, release."""
     ids, took = list(range(TOKENS)), list[float]()
-    for number in range(asks + 5):
+    for number in range(asks):
+        name = f"t{number % AT_ONCE}"
         began = time.perf_counter()
-        server, handle = await router.acquire_server.remote(f"t{number}", prompt_ids=ids)
+        server, handle = await router.acquire_server.remote(name, prompt_ids=ids)
         acquired_s = time.perf_counter() - began
         said = {"input_tokens": TOKENS, "output_tokens": 1, "output_ids": [1]}
         began = time.perf_counter()
         settled = router.settle.remote(handle.rid, {**said, "at_s": time.time()})
-        router.release_server.remote(server, f"t{number}")
+        router.release_server.remote(server, name)
         took.append(acquired_s + time.perf_counter() - began)
         await settled
-    # The first ones begin the rollout and open connections.
-    return took[5:]
+    return took
 
 
 class _Ray:

@@ -82,6 +82,7 @@ class Acquired:
         step = ticket.step
         self._forget(ticket)
         usage = _usage(asked)
+        step.ids = _joined(asked.input_ids) or step.ids
         self._syncs.answered(step, usage, ours=False)
         if asked.error:
             self._loop.drop(step, asked.error[:64], usage, asked.late_s)
@@ -111,7 +112,7 @@ class Acquired:
             final=asked.final,
             trace=parse_trace(asked.traceparent),
         )
-        ids = ",".join(map(str, asked.input_ids)).encode() if asked.input_ids else None
+        ids = _joined(asked.input_ids)
         tokens = len(asked.input_ids or ()) or asked.prompt_tokens
         call = Call(prompt_tokens=tokens, ids=ids, model=asked.model, client_rid=asked.rid)
         return self._loop.arrive(whose, call)
@@ -161,6 +162,10 @@ class Acquired:
             self._granted.pop(ticket.step.granted.rid, None)
 
 
+def _joined(ids: list[int] | None) -> bytes | None:
+    return ",".join(map(str, ids)).encode() if ids else None
+
+
 def _usage(asked: wire.Release) -> Usage:
     usage = of_meta(asked.meta_info) if asked.meta_info is not None else Usage()
     usage.input_tokens = usage.input_tokens or asked.input_tokens
@@ -168,7 +173,7 @@ def _usage(asked: wire.Release) -> Usage:
     if usage.cached_tokens is None:
         usage.cached_tokens = asked.cached_tokens
     if asked.output_ids:
-        usage.output_ids = ",".join(map(str, asked.output_ids)).encode()
+        usage.output_ids = _joined(asked.output_ids)
         usage.output_tokens = usage.output_tokens or len(asked.output_ids)
     usage.policy_version = asked.policy_version or usage.policy_version
     if asked.error == TRAINERS_ABORT:

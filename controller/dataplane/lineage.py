@@ -40,6 +40,7 @@ class Line:
     calls: frozenset[str] = frozenset()
     """Ids of the tool calls that the answer made."""
     ended_ns: int = 0
+    group: str | None = None
 
 
 class Lineage:

@@ -119,7 +119,8 @@ class Proxy:
             self._loop.table.expect(line.run, line.trajectory, line.worker, latest, line.ended_ns)
         # Branches of parallel tools go on from one context and are steps of their own.
         step = max(latest, live.last_step if live else -1) + 1
-        return replace(whose, trajectory=line.trajectory, step=step, source="lineage")
+        group = whose.group or line.group
+        return replace(whose, trajectory=line.trajectory, step=step, source="lineage", group=group)
 
     def _grouped(self, exchange: Exchange, whose: Whose) -> Whose:
         """A trajectory that says no group belongs with those that begin with the same prompt."""
@@ -141,6 +142,7 @@ class Proxy:
             step.granted.worker.id,
             0,
             ended_ns=self._loop.clock.now_ns(),
+            group=trajectory.group,
         )
         if ids is not None and usage.output_ids:
             self._lineage.note(line, ids + b"," + usage.output_ids, None)

@@ -23,6 +23,8 @@ class Trajectory:
     sample: int
     step: int = 0
     """The next one."""
+    prompt: array[int] | None = None
+    """Of the step under way, where moves should be able to carry it."""
     rid: str | None = None
     """Of the step under way, as the controller calls it."""
     server: str | None = None

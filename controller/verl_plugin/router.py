@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -152,7 +153,9 @@ class Router:
             return
         ended = "error" not in said
         self._book.leave(trajectory, ended=ended, now_s=time.monotonic())
-        if not self._prefix:
+        if self._prefix and trajectory.prompt is not None:
+            said["input_ids"] = trajectory.prompt.tolist()
+        else:
             said.pop("output_ids", None)
         # By then the agent may be in its tool; one clock a cluster is what verl needs anyway.
         late_s = time.time() - said.pop("at_s", math.inf)
@@ -219,7 +222,9 @@ class Router:
             "sample": trajectory.sample,
             "deadline_s": self._deadline_s,
         }
-        asked |= {"input_ids": ids} if self._prefix and ids else {"prompt_tokens": len(ids)}
+        # The tokens themselves are told at the end: nobody waits for the milliseconds they take.
+        asked["prompt_tokens"] = len(ids)
+        trajectory.prompt = array("q", ids) if self._prefix and ids else None
         while True:
             said = await self._calls.post("/acquire", asked, slack_s=self._deadline_s + 30.0)
             if said["granted"]:

@@ -48,6 +48,8 @@ class StubEngine:
             await self._json(send, self._info())
         elif path == "/v1/models":
             await self._json(send, {"data": [{"id": "stub"}]})
+        elif path == "/model_info":
+            await self._json(send, {"model_path": "stub", "is_generation": True})
         elif path == "/abort_request":
             self.aborted.append(orjson.loads(raw))
             await self._json(send, {})

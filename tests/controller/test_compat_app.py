@@ -8,6 +8,8 @@ import json
 import aiohttp
 import pytest
 
+from heddle.controller.compat import merged
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -37,6 +39,7 @@ async def test_engines_register_as_at_sglangs_router_and_survive_a_restart(
             loads = await ask(http, "GET", "/get_loads")
         async with stack(**how) as s, aiohttp.ClientSession(s.url) as http:
             listed = (await ask(http, "GET", "/workers"))[1]
+            mine = await ask(http, "GET", "/workers/w1")
             ready = await ask(http, "GET", "/readiness")
             health = await ask(http, "GET", "/health")
             assert (await http.post("/generate", **step("t"))).status == 200
@@ -44,13 +47,17 @@ async def test_engines_register_as_at_sglangs_router_and_survive_a_restart(
             await ask(http, "POST", "/remove_worker", params={"url": two})
             left = await ask(http, "GET", "/list_workers")
     assert (before[0], ready[0], health) == (503, 200, (200, "OK"))
-    assert added[1] == {"status": "accepted", "worker_id": "w0", "url": one}
+    assert added == (202, {
+        "status": "accepted", "worker_id": "w0", "url": one, "location": "/workers/w0",
+        "message": f"added {one}",
+    })  # fmt: skip
     assert urls[1] == {"urls": [one, two]}
     assert [w["load"] for w in loads[1]["workers"]] == [0, 0]
     assert [(w["id"], w["url"], w["is_healthy"]) for w in listed["workers"]] == [
         ("w0", one, True), ("w1", two, True),
     ]  # fmt: skip
-    assert listed["workers"][0]["metadata"] == {"tp_size": "2"}
+    assert listed["workers"][0]["metadata"]["tp_size"] == "2"
+    assert mine == (200, listed["workers"][1])
     assert left[1] == {"urls": []}
 
 
@@ -66,7 +73,20 @@ async def test_flush_goes_to_every_engine_and_says_who_refused(stack, auth):
     async with stack(engines=2) as s, aiohttp.ClientSession(s.url) as http:
         s.engines[1].refuse = 400
         _, said = await ask(http, "POST", "/flush_cache", headers=auth)
-    assert said == {"flushed": ["w0"], "refused": ["w1"]}
+    assert (said["status"], said["workers_flushed"], said["total_workers"]) == (
+        "partial_success", 1, 2,
+    )  # fmt: skip
+    assert (said["flushed"], said["refused"]) == (["w0"], ["w1"])
+
+
+def test_metrics_of_several_engines_are_one_page_with_each_family_once():
+    page = '# HELP a is a\n# TYPE a gauge\na{x="1 2"} 3\na{} 4\n# TYPE b counter\nb 5\n'
+    assert merged([("u0", page), ("u1", page)]).splitlines() == [
+        "# HELP a is a", "# TYPE a gauge",
+        'a{worker_addr="u0",x="1 2"} 3', 'a{worker_addr="u0"} 4',
+        'a{worker_addr="u1",x="1 2"} 3', 'a{worker_addr="u1"} 4',
+        "# TYPE b counter", 'b{worker_addr="u0"} 5', 'b{worker_addr="u1"} 5',
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["/generate", "/heddle/v1/switches", "/heddle/v1/acquire"])

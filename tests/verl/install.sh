@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh VENV UV: verl 0.9.1 and what its router and agent loop import, about 30 s and 1.5 GB; a
-# second call is instant. Of Heddle the base install alone, as a trainer's environment has it.
+# install.sh VENV UV: verl 0.9.1 and what its router and agent loop import, and SGLang's router, in
+# about 30 s and 1.5 GB; a second call is instant. Of Heddle the base install alone, as a trainer's environment has it.
 # Never plain `pip install verl`: that pulls wandb, peft, accelerate and the CUDA build of torch.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
