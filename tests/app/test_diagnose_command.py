@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import polars as pl
 import pytest
 
-from heddle.app import cli
+from heddle.app import cli, diagnosis
 from heddle.app.bench.fleets import big_fleet
 from heddle.collector import ids
 from heddle.collector.client import CollectorClient
@@ -119,6 +120,24 @@ def test_a_person_reads_partition_blame_path_parts_and_findings(url, monkeypatch
     assert "everyone waited 0.0 s for t" in whole
     for heading in ("Critical path", "Idle GPU time by trajectory", "longest pieces", "Cost"):
         assert heading in told
+
+
+def test_what_devices_trainer_and_prefix_cache_tell_stands_beside_the_accounts(client, capsys):
+    found = diagnosis.ask(client, diagnosis.newest(client, "run", "ro"), laws=(), price=1.0)
+    frames = found.frames
+    step = pl.lit(40.0).alias("step_s"), pl.lit(0.75).alias("rollout_share")
+    told = {
+        "device": pl.DataFrame({"sm_active": [0.3, 0.5, None], "busy_share": [0.8, 0.6, 0.1]}),
+        "gather": frames["gather"].with_columns(*step, step_source=pl.lit("trainer")),
+        "trainer": pl.DataFrame({"phase": ["gen", "update_actor"], "share": [0.75, 0.25]}),
+        "decomposition": frames["decomposition"].with_columns(rewritten_ns=pl.lit(3 * S)),
+    }
+    diagnosis.print_all(replace(found, frames=frames | told), 3)
+    whole = " ".join(capsys.readouterr().out.split())
+    assert "by DCGM 40% of SMs had work on 2 GPUs, where spans saw 70% busy" in whole
+    assert "rollout was 75% of the trainer's step of 40.0 s (by its own phases)" in whole
+    assert "gen 75%, update_actor 25%" in whole
+    assert "of prefill 3.0 s went to tokens that agents had rewritten" in whole
 
 
 def test_a_script_reads_one_document_whose_sums_agree(url, monkeypatch, capsys):
