@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from heddle.dashboards import nav
+from heddle.dashboards import nav, presence
 from heddle.dashboards.views import (
     ask,
     compare,
@@ -42,6 +42,7 @@ def main() -> None:
         st.subheader("Heddle", anchor=False)
         for name, page in pages.items():
             nav.link(name, page.title)
+        presence.watch()
     chosen.run()
 
 

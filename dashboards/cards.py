@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import polars as pl
 import streamlit as st
 
-from heddle.dashboards import client, facts
+from heddle.dashboards import client, facts, presence
 from heddle.dashboards.figures import base
 from heddle.dashboards.theme import Mode
 
@@ -33,8 +33,8 @@ WHOLE_ROWS: Final = 12
 """A table of at most as many is shown whole, not scrolled."""
 LINES: Final = ((120, 76), (56, 56))
 """Characters of the longest cell from which rows have three lines, or two: their pixels."""
-TABLE_BYTES: Final = 400_000
-"""A page is 1 MB at most, and a table is not all of it."""
+TABLE_BYTES: Final = 150_000
+"""A page is 1 MB at most, and up to five tables are not all of it."""
 
 
 def plain(text: object) -> str:
@@ -220,9 +220,12 @@ def unreachable(service: str, url: str, command: str) -> None:
         st.text("This page comes back by itself when it answers.")
 
 
-@st.fragment(run_every=PULSE_S)
 def pulse() -> None:
     """Watches the collector on every page: a banner within seconds, and a rerun when it is back."""
+    st.fragment(_pulse, run_every=presence.every(PULSE_S))()
+
+
+def _pulse() -> None:
     alive = client.health() is not None
     was = st.session_state.get("pulse_alive", True)
     st.session_state["pulse_alive"] = alive

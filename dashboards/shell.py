@@ -13,7 +13,7 @@ import polars as pl
 import streamlit as st
 
 from heddle.collector.errors import CollectorError, CollectorUnreachable
-from heddle.dashboards import cards, client, facts, nav, scope
+from heddle.dashboards import cards, client, facts, nav, presence, scope
 
 ZONES: Final = (
     "UTC",
@@ -31,6 +31,7 @@ ZONES: Final = (
 _SPACE: Final = (
     ".stMainBlockContainer{padding:2.6rem 2.6rem 3rem}"
     "[data-testid=stMetricValue]{font-size:1.45rem;line-height:1.3}"
+    ".st-key-presence{display:none}"
     "[data-testid=stMetricValue],[data-testid=stMetricValue] *"
     "{white-space:normal;overflow:visible;text-overflow:clip}"
 )
@@ -45,6 +46,7 @@ class Scope:
     rollouts: pl.DataFrame
     zone: str
     live: bool
+    """Wanted, and seen by somebody."""
 
     @property
     def rollout_id(self) -> str:
@@ -144,7 +146,7 @@ def _rollout(run: str, rollouts: pl.DataFrame) -> Scope | None:
     if missing:
         _nothing(missing)
         return None
-    return Scope(run, rows[chosen], rollouts, zone, live)
+    return Scope(run, rows[chosen], rollouts, zone, live and not presence.is_hidden())
 
 
 def _missing(name: str, known: list[str]) -> str | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +15,8 @@ from heddle.app.commands import options
 TYPER = options.help_with(
     "heddle dash", "heddle dash --collector http://host:4319 --controller http://host:8600"
 )
+PAGES: Final = "overview idle tail trajectory compare predictor policies fleet ask"
+PRELOADED: Final = (*(f"heddle.dashboards.views.{page}" for page in PAGES.split()), "pandas")
 
 
 def run(
@@ -51,6 +54,9 @@ def _serve(script: Path, host: str, port: int) -> None:
     """Streamlit in this process, so that it ends when its parent does."""
     from streamlit.web import cli
 
+    # Or the first visitor waits for them: 4.7 s of CPU.
+    for module in PRELOADED:
+        import_module(module)
     options = {
         "server.headless": "true",
         "server.address": host,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 import streamlit as st
 
-from heddle.dashboards import cards, client, control, engines, facts, scope, shell, theme
+from heddle.dashboards import cards, client, control, engines, facts, presence, scope, shell, theme
 from heddle.dashboards.views import relayout
 
 _COLUMN = st.column_config
@@ -65,7 +65,7 @@ def page() -> None:
     shell.opened("Fleet")
     chosen = shell.quietly()
     cards.fleet_time([control.clock_speed()])
-    every = cards.REFRESH_S if chosen is None or chosen.live else None
+    every = presence.every(cards.REFRESH_S) if chosen is None or chosen.live else None
     now, refused = client.attempt(engines.fleet)
     if now is None:
         cards.unreachable("controller", client.places().controller, control.START)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import polars as pl
 import pytest
 from browser.fake_rollouts import HOSTILE, RUN, Story
 from browser.fake_services import Switchboard, collector_app, served
@@ -147,6 +148,30 @@ def test_a_switch_made_in_the_page_reaches_the_controller(
     expect(page.get_by_text("The choices above are the ones in force.")).to_be_visible()
     assert board.switches["order"] == "longest-first"
     assert (board.audit[-1]["who"], board.audit[-1]["why"]) == ("ada", "long tail")
+
+
+def test_a_hidden_tab_asks_nobody_and_asks_again_when_it_is_seen(page: Page) -> None:
+    asked: list[str] = []
+
+    class Asked(Story):
+        def query(self, name: str, **filters: Any) -> pl.DataFrame:
+            asked.append(name)
+            return super().query(name, **filters)
+
+    story = Asked(("verl",), trajectories=6, running=True)
+    with served(collector_app(story)) as collector, streamlit(collector, collector) as url:
+        _open(page, url)
+        for hidden in (True, False):
+            page.evaluate(
+                "hidden => { Object.defineProperty(document, 'hidden', {get: () => hidden,"
+                " configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }",
+                hidden,
+            )
+            page.wait_for_timeout(1_500)
+            settle(page)
+            seen = len(asked)
+            page.wait_for_timeout(7_000)
+            assert (len(asked) == seen) is hidden
 
 
 def test_a_dead_collector_shows_its_banner_and_the_page_recovers(page: Page) -> None:

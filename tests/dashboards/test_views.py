@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from browser.apptest import Gone, opened, said
 from browser.fake_rollouts import HOSTILE, RUN, Story
 
 from heddle.dashboards import cards, client
+from heddle.dashboards.figures import base
 from heddle.dashboards.views import compare
 
 Answering = Callable[[Any], None]
@@ -58,7 +60,12 @@ def test_missing_optional_attributes_leave_a_page(page: str, answering: Answerin
 def test_many_trajectories_are_a_page(page: str, answering: Answering) -> None:
     answering(_many())
     at = opened(page)
-    assert at.get("plotly_chart")
+    figures = [json.loads(one.proto.spec) for one in at.get("plotly_chart")]
+    assert figures
+    for figure in figures:
+        assert sum(len(trace.get("x", ())) for trace in figure["data"]) <= 1.1 * base.MARKS
+    sent = sum(block.proto.ByteSize() for block in at.main if block.proto is not None)
+    assert 5_000 < sent < 1_000_000
 
 
 @pytest.mark.parametrize("page", PAGES)
