@@ -72,10 +72,13 @@ class ControllerConfig:
     port: int = 8600
     collector: str | None = None
     """OTLP/HTTP address for spans."""
+    collector_token: str | None = field(default=None, repr=False)
+    """Opens the collector for spans."""
     collector_queries: str | None = None
-    collector_token: str | None = None
+    query_token: str | None = field(default=None, repr=False)
+    """Opens the collector for questions."""
     data_dir: Path | None = None
-    token: str = ""
+    token: str = field(default="", repr=False)
     """Empty: a random one, written to data_dir/token."""
     workers: tuple[str, ...] = ()
     launch_template: tuple[str, ...] = ()
@@ -146,7 +149,7 @@ class Controller:
             fleet=self.fleet,
             switchboard=self.switchboard,
             journal=self.journal,
-            beliefs=Beliefs(config.collector_queries, config.collector_token, self.registry),
+            beliefs=Beliefs(config.collector_queries, config.query_token, self.registry),
             spans=StepSpans(spans, config.clock.speed),
         )
         self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
@@ -354,7 +357,7 @@ def _places(config: ControllerConfig) -> Places | None:
         return None
     return Places(
         collector=config.collector_queries,
-        collector_token=config.collector_token,
+        collector_token=config.query_token,
         registry=str(config.data_dir / "predictors"),
     )
 

@@ -92,6 +92,7 @@ def _serve(
     settings: Settings, workers: list[str], template: str, clock: Clock, doors: dict[str, Any]
 ) -> None:
     from heddle.app import checks, show
+    from heddle.app.collecting import tokens
     from heddle.app.errors import PortInUse
     from heddle.app.settings import token_in_file
     from heddle.app.supervise import is_free
@@ -105,12 +106,15 @@ def _serve(
     given = tuple(workers or settings.fleet.workers)
     for url in checks.silent_workers(given):
         show.say(f"no engine answers at {url}/health now; it gets no work until one does")
+    collect = tokens(settings.collect)
     serve(
         ControllerConfig(
             host=settings.host,
             port=settings.ports.controller,
             collector=settings.otlp_url,
+            collector_token=collect.ingest,
             collector_queries=settings.query_url,
+            query_token=collect.query,
             data_dir=settings.data,
             token=token_in_file(settings),
             workers=given,

@@ -88,3 +88,21 @@ def test_control_opens_only_the_doors_it_is_told_to(monkeypatch, tmp_path):
     shut, opened = served
     assert (shut.allowed_hosts, shut.open_registration) == (frozenset(), False)
     assert (opened.allowed_hosts, opened.open_registration) == ({"heddle.cluster"}, True)
+
+
+def test_control_opens_each_door_of_the_collector_with_the_token_of_that_door(
+    monkeypatch, tmp_path
+):
+    from heddle.app.commands import control
+    from heddle.app.supervise import free_port
+    from heddle.controller import service
+
+    served = []
+    monkeypatch.setattr(service, "serve", served.append)
+    (tmp_path / "asks").write_text("asks-secret\n")
+    monkeypatch.setenv("HEDDLE_COLLECT__INGEST_TOKEN", "sends-secret")
+    monkeypatch.setenv("HEDDLE_COLLECT__QUERY_TOKEN_FILE", str(tmp_path / "asks"))
+    control.run(port=free_port(), data=tmp_path)
+
+    assert (served[0].collector_token, served[0].query_token) == ("sends-secret", "asks-secret")
+    assert "secret" not in repr(served[0])

@@ -88,7 +88,7 @@ async def test_a_job_tells_its_progress_then_the_gates_table(child, ask):
 
 async def test_the_child_is_told_where_to_read_and_write_but_not_on_its_command_line(child, ask):
     child("tell(error=json.dumps(asked) + ' '.join(sys.argv))")
-    async with ask(collector_token="very-secret") as (_, call):
+    async with ask(query_token="very-secret") as (_, call):
         _, begun = await call("POST", "/jobs", json={"kind": "evaluate", "version": "length-y"})
         done = await ended(call, begun["id"])
     told = json.loads(done["sentence"].removesuffix("-c"))
