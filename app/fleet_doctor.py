@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import httpx
 import psutil
 
+from heddle.app.supervise import is_free
 from heddle.controller.client import ControllerClient
 from heddle.controller.errors import ControllerError
 from heddle.controller.fleet.ray_pool import unreachable
@@ -46,6 +47,7 @@ def notes(settings: Settings) -> Iterator[str]:
     """What works, but not as well as it could."""
     fleet = _fleet(settings)
     if fleet is None:
+        yield from _ports(settings)
         return
     if fleet.unavailable:
         yield f"the layout cannot change: {fleet.unavailable}"
@@ -91,6 +93,19 @@ def _memory(settings: Settings) -> Iterator[str]:
         )
 
 
+def _ports(settings: Settings) -> Iterator[str]:
+    """Of engines that the local launcher would start."""
+    fleet, first = settings.fleet, settings.ports.engines
+    if fleet.workers or fleet.launcher != "local":
+        return
+    ports = range(first, first + fleet.gpus)
+    if taken := [str(port) for port in ports if not is_free(port, settings.host)]:
+        yield (
+            f"of the engines' ports {ports[0]} to {ports[-1]} in use: {', '.join(taken)}; heddle "
+            "up takes others, heddle control needs --first-port"
+        )
+
+
 def _fleet(settings: Settings) -> FleetState | None:
     """What a running controller says; None where none answers."""
     try:
@@ -103,12 +118,13 @@ def _fleet(settings: Settings) -> FleetState | None:
 def _worker(worker: FleetWorker) -> Iterator[str]:
     if not worker.alive:
         said = f"; it last said: {worker.said}" if worker.said else ""
-        yield f"worker {worker.worker_id} at {worker.url} {worker.state}{said}"
+        mend = "mend what its log says" if worker.launched else "start it again, or take it out"
+        yield f"worker {worker.worker_id} at {worker.url} {worker.state}{said}; {mend}"
         return
     if worker.restarts:
         yield (
             f"the engine of worker {worker.worker_id} was started again {worker.restarts} times; "
-            f"it last said: {worker.said}"
+            f"it last said: {worker.said}; mend that, or look into its log in DATA/engines"
         )
     skew_s = _skew_s(worker.url)
     if abs(skew_s) > SKEW_S:
@@ -119,12 +135,19 @@ def _worker(worker: FleetWorker) -> Iterator[str]:
 
 
 def _skew_s(url: str) -> float:
-    """Of its Date header, which only says whole seconds; 0 where it has none."""
+    """The least that its Date header, which only says whole seconds, leaves; 0 where it has none.
+
+    It was written at some time between the question and the answer.
+    """
+    asked_s = time.time()
     try:
         said = httpx.get(f"{url}/health", timeout=ASK_S, trust_env=False).headers.get("Date")
     except httpx.HTTPError:
         return 0.0
-    return parsedate_to_datetime(said).timestamp() + 0.5 - time.time() if said else 0.0
+    if not said:
+        return 0.0
+    there_s, answered_s = parsedate_to_datetime(said).timestamp(), time.time()
+    return max(there_s - answered_s, 0.0) + min(there_s + 1.0 - asked_s, 0.0)
 
 
 def _agreement(fleet: FleetState) -> Iterator[str]:

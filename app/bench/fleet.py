@@ -7,6 +7,7 @@ right layouts is counted in virtual time, with the truth of the emulator and not
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import threading
 import time
@@ -143,13 +144,14 @@ def _log(folder: Path) -> dict[str, dict[str, int]]:
             if line.startswith('{"event"'):
                 said = orjson.loads(line)
                 mine = found.setdefault(said["worker"], {})
-                mine[said["event"]] = said["at_ns"]
+                mine.setdefault(said["event"], said["at_ns"])
                 mine["idle"] = said["idle_since_ns"]
     return found
 
 
 def logged_gpu_ns(log: dict[str, dict[str, int]], story: ReallocationState) -> int:
-    """GPU-time between an engine's last request (it drained then) and its successor's serving.
+    """GPU-time between an engine's last request (it drained then) and its successor's flush, the
+    last thing asked of it before it takes steps.
 
     Sums of degree x time: old engines give their GPUs up, new ones take as many.
     """
@@ -157,7 +159,7 @@ def logged_gpu_ns(log: dict[str, dict[str, int]], story: ReallocationState) -> i
     begun = {p.worker: p.degree for p in story.phases if p.name == "launch"}
     degree = {p.worker: p.degree for p in story.phases}
     given = sum(degree[w] * max(log[w]["idle"], at) for w, at in drained.items())
-    return sum(d * log[w]["serving"] for w, d in begun.items()) - given
+    return sum(d * log[w]["flushed"] for w, d in begun.items()) - given
 
 
 def _on_ray() -> dict[str, Figure]:
@@ -191,7 +193,8 @@ def _engine_at(url: str) -> Any:
 
 
 def _planned(shifts: int) -> dict[str, Figure]:
-    with ProcessPoolExecutor(max_workers=2) as pool:
+    # The parts before this one left threads here: a forked child would wait for their locks.
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(shift, range(shifts)))
     best = sum(row["picked_s"] <= row["best_s"] for row in rows) / shifts
     near = sum(row["picked_s"] <= NEAR * row["best_s"] for row in rows) / shifts

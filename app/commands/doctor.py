@@ -61,7 +61,10 @@ def _problems(settings: Settings) -> Iterator[str]:
     except AppError as error:
         yield str(error)
     if not _writable(settings.data):
-        yield f"the data folder {settings.data} cannot be written"
+        yield (
+            f"the data folder {settings.data} cannot be written; choose another with --data, or "
+            "give yourself the right to write there"
+        )
     token = settings.token_path
     if token.exists() and stat.S_IMODE(token.stat().st_mode) & 0o077:
         yield f"the token file {token} can be read by others; chmod 600 {token}"
@@ -81,10 +84,13 @@ def _notes(settings: Settings) -> Iterator[str]:
     for name, what in WHAT.items():
         port = getattr(settings.ports, name)
         if not is_free(port, settings.host):
-            yield f"port {port}, for the {what}, is in use"
+            yield (
+                f"port {port}, for the {what}, is in use: by your own stack if one runs, else "
+                f"choose another with HEDDLE_PORTS__{name.upper()}"
+            )
     for url in settings.fleet.workers:
         if not answers(f"{url.rstrip('/')}/health"):
-            yield f"no engine answers at {url}"
+            yield f"no engine answers at {url}; start it, or leave it out of --worker"
 
 
 def _writable(folder: Path) -> bool:

@@ -174,7 +174,8 @@ def _plan(plan: wire.FleetPlanState) -> None:
             begins = ", ".join(
                 f"{p.degree} GPUs of node {p.node} ({p.method})" for p in group.starts
             )
-            show.say(f"wave {number}: {', '.join(group.drains) or 'nobody'} ends; {begins} begins")
+            ends = ", ".join(sorted(group.drains, key=lambda w: (len(w), w))) or "nobody"
+            show.say(f"wave {number}: {ends} ends; {begins} begins")
     show.say(f"{len(plan.stays)} workers stay; at least {plan.lowest_gpus} GPUs serve all the time")
     show.say(f"cost {plan.cost_s:.0f} s; {plan.because}")
     if plan.unavailable:

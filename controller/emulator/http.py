@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import signal
 import socket
 import sys
 import time
@@ -46,6 +47,8 @@ Send = Callable[[Message], Awaitable[None]]
 GENERATE: Final = "/generate"
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+FLUSH: Final = "/flush_cache"
+"""The last thing that is asked of a new engine before it takes steps."""
 
 
 class EngineApp:
@@ -64,6 +67,8 @@ class EngineApp:
         spans = EngineSpans.to(otlp_endpoint, config, clock.origin_ns) if otlp_endpoint else None
         self.runner = Runner(make_engine(config, truth, storage=below), clock, port, spans)
         self.config = config
+        self.logs = False
+        """Whether it writes its launch/exit log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,6 +95,8 @@ class EngineApp:
             asked = dict(parse_qsl(scope["query_string"].decode("ascii", "replace")))
             body = {**asked, **body_of(raw)} if method == "POST" else asked
             answer: Answer = await known.call(self.runner, body)
+            if self.logs and scope["path"] == FLUSH:
+                _log(self, "flushed")
             if isinstance(answer, str):
                 await _send(send, answer.encode(), 200, b"text/plain; charset=utf-8")
             else:
@@ -170,6 +177,9 @@ def serve(
     # What exists now lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    app.logs = True
+    # uvicorn ends its work at a SIGTERM and raises it again, which would end this before its log.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     with listener:
         _log(app, "serving")
         make_server(app).run(sockets=[listener])
