@@ -171,7 +171,7 @@ def _leases(workers: pl.DataFrame, steps: pl.DataFrame, window: Window) -> list[
         & pl.col("worker_id").is_not_null()
         & ~pl.col("worker_id").is_in(named)
     )
-    degrees = dict(seen.sort("start_ns").select("worker_id", "degree").iter_rows())
+    degrees = dict(seen.sort("start_ns", "degree").select("worker_id", "degree").iter_rows())
     return leases + [Lease(worker_id, degrees[worker_id], *window) for worker_id in sorted(degrees)]
 
 

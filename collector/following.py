@@ -16,13 +16,22 @@ import numpy as np
 import polars as pl
 
 from heddle.collector.accounting import Accounts, accounts_of
-from heddle.collector.activities import OPEN, Activity, Bools, Columns, Tables, together
+from heddle.collector.activities import (
+    KIND,
+    OPEN,
+    Activity,
+    Bools,
+    Columns,
+    Ints,
+    Tables,
+    together,
+)
 from heddle.collector.cells import Grid
 from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts, facts_of, until, window_of
 from heddle.collector.grants import Window, grant
 from heddle.collector.ledger import Ledger
-from heddle.collector.past import Past, hashed
+from heddle.collector.past import Past, hashed, in_both, marks
 from heddle.collector.sums import Law, sums
 from heddle.collector.trails import Frames, trails
 
@@ -71,7 +80,7 @@ class Following:
             whose = np.zeros(len(self.tables.trajectories), np.bool_)
             whose[self.tables.trajectories.many(changed)] = True
             old, past, near, came = self._again(own, whose, new)
-            apart = old, came
+            apart = old, came, new.where(new.kind == KIND["tool"])
         args = rows.rollout, rows.frames, rows.workers, window, near, rows.fleet, past
         facts, common = facts_of(*args)
         self._sweep(facts, apart, common)
@@ -98,13 +107,16 @@ class Following:
             told = pl.concat([self.sums.filter(same), told])
         self.sums = told
 
-    def _sweep(self, facts: Facts, apart: tuple[Columns, Columns] | None, common: Columns) -> None:
-        """Sweep the cells in which the two differ, and the time gone by; all without them."""
+    def _sweep(
+        self, facts: Facts, apart: tuple[Columns, Columns, Columns] | None, common: Columns
+    ) -> None:
+        """Sweep the cells in which the two differ (the third: all calls of those trajectories), and
+        the time gone by; all without them."""
         dirty = None
         before = self.ledger.window
         if apart is not None and self.common is not None and self._same_grants(facts):
-            old, new = apart
-            lines = differences(together([old, self.common]), together([new, common]))
+            old, new, calls = apart
+            lines = differences(together([old, self.common]), together([new, common]), calls)
             grid = Grid.over(*facts.window)
             owners = len(self.tables.workers)
             dirty = _marked(grid, owners, lines.closed(facts.window.end_ns))
@@ -121,40 +133,44 @@ class Following:
         return now.grants == self.ledger.granted.grants
 
 
-def differences(old: Columns, new: Columns) -> Columns:
+def differences(old: Columns, new: Columns, calls: Columns) -> Columns:
     """Intervals in which the two differ, on the worker and of the trajectory that differs.
 
-    An activity that only ends at another time differs between its two ends.
+    An activity that only ends at another time differs between its two ends; a tool call beside
+    other *calls* all along, since the one that ends last is blamed for all of its time.
     """
     both = together([old, new])
-    key = hashed(both)
-    full = key * np.uint64(0x9E3779B97F4A7C15) + both.end.astype(np.uint64)
-    one, two = full[: len(old)], full[len(old) :]
-    apart = np.concatenate([~_among(one, two), ~_among(two, one)])
-    rows, key = both.where(apart), key[apart]
-    is_new = np.arange(len(both))[apart] >= len(old)
-    _, place = np.unique(key, return_inverse=True)
+    one, two = (marks(rows) for rows in (old, new))
+    apart = ~np.concatenate(in_both(one, two))
+    rows, is_new = both.where(apart), (np.arange(len(both)) >= len(old))[apart]
+    _, place = np.unique(hashed(rows), return_inverse=True)
     count = int(place.max(initial=-1)) + 1
     least, most = np.full(count, OPEN), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(least, place, rows.end)
     np.maximum.at(most, place, rows.end)
-    sides = np.zeros((count, 2), np.bool_)
-    sides[place, is_new.astype(np.int64)] = True
-    both_sides: Bools = np.all(sides, axis=1)
-    paired = both_sides[place]
-    start = np.where(paired, np.minimum(least[place], rows.end), rows.start)
+    balance = np.zeros(count, np.int64)
+    np.add.at(balance, place, np.where(is_new, 1, -1))
+    paired = balance[place] == 0
+    ends_only = paired & ~_beside(rows, calls)
+    start = np.where(ends_only, np.minimum(least[place], rows.end), rows.start)
     end = np.where(paired, most[place], rows.end)
     times = rows.kind, start, end
     return Columns(rows.tables, rows.worker, *times, rows.trajectory, rows.name)
 
 
-def _among(some: Any, known: Any) -> Bools:
-    """Which of *some* are known."""
-    known = np.sort(known)
-    if not len(known):
-        return np.zeros(len(some), np.bool_)
-    place = np.minimum(np.searchsorted(known, some), len(known) - 1)
-    return known[place] == some
+def _beside(rows: Columns, calls: Columns) -> Bools:
+    """Which are tool calls that overlap two or more of *calls* of their trajectory: not only
+    themselves."""
+    times = np.unique(np.concatenate([calls.start, calls.end, rows.start, rows.end]))
+
+    def key(whose: Ints, at: Ints) -> Ints:
+        return whose * (len(times) + 1) + np.searchsorted(times, at)
+
+    whose = rows.trajectory
+    begun, over = np.sort(key(calls.trajectory, calls.start)), key(calls.trajectory, calls.end)
+    until = np.searchsorted(begun, key(whose, rows.end), side="left")
+    since = np.searchsorted(np.sort(over), key(whose, rows.start), side="right")
+    return (rows.kind == KIND["tool"]) & (until - since > 1)
 
 
 def _marked(grid: Grid, workers: int, apart: Columns) -> Bools:

@@ -67,8 +67,8 @@ class Past:
         """The past of those trajectories as *new* has it: the chunks without what is no more, what
         that was, and which of *new* are known already."""
         mine = [np.flatnonzero(whose[chunk.rows.trajectory]) for chunk in self.chunks]
-        keys = [_keys(c.rows.where(at)) for c, at in zip(self.chunks, mine, strict=True)]
-        stays, known = _in_both(np.concatenate([*keys, _keys(new.where(slice(0)))]), _keys(new))
+        keys = [marks(c.rows.where(at)) for c, at in zip(self.chunks, mine, strict=True)]
+        stays, known = in_both(np.concatenate([*keys, marks(new.where(slice(0)))]), marks(new))
         ends = np.cumsum([len(key) for key in keys])[:-1]
         chunks: list[Chunk] = []
         gone: list[Columns] = []
@@ -123,7 +123,7 @@ def _cut(rows: Columns) -> list[Chunk]:
     return [Chunk(rows.where(np.sort(part))) for part in np.array_split(order, max(parts, 1))]
 
 
-def _keys(rows: Columns) -> npt.NDArray[np.uint64]:
+def marks(rows: Columns) -> npt.NDArray[np.uint64]:
     """64 bits of an activity; two of a million meet once in 10^7 rollouts."""
     return hashed(rows) * np.uint64(0x9E3779B97F4A7C15) + rows.end.astype(np.uint64)
 
@@ -137,7 +137,7 @@ def hashed(rows: Columns) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def _in_both(some: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> tuple[Bools, Bools]:
+def in_both(some: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> tuple[Bools, Bools]:
     """Which of each are in the other as often."""
     both = np.concatenate([some, others])
     order = np.argsort(both)

@@ -22,7 +22,7 @@ def prefixes(steps: pl.DataFrame, *whose: str) -> pl.DataFrame:
     output = pl.col("output_tokens").fill_null(0)
     rows = (
         steps.filter(pl.col("trajectory_id").is_not_null())
-        .sort(*whose, "start_ns", "step_index")
+        .sort(*whose, "start_ns", "step_index", "span_id")
         .with_columns(
             # A step that says nothing of its prompt leaves the one before it in force.
             seen_prompt=prompt.forward_fill().shift(1).over(whose),

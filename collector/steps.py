@@ -88,6 +88,9 @@ def codes(names: pl.Series, table: Names) -> Ints:
 def steps_of(frame: pl.DataFrame, tables: Tables) -> Steps:
     """Steps that have a trajectory and a start."""
     known = frame.filter(pl.col("trajectory_id").is_not_null() & pl.col("start_ns").is_not_null())
+    if known.select("trajectory_id", "start_ns", "step_index").is_duplicated().any():
+        # Told twice: what comes first may not depend on which came first.
+        known = known.sort("span_id")
     whose = codes(known["trajectory_id"], tables.trajectories)
     start, index, end, *parts = (
         known[name].fill_null(NONE).to_numpy().astype(np.int64)

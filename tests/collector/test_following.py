@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -147,3 +148,43 @@ def test_a_late_span_reopens_only_the_slabs_it_touches() -> None:
     # 6 and 4 slabs of 4.3 s, and of every worker the slab in which time goes on.
     assert followed.ledger.swept - swept <= 6 + 4 + 4
     assert accounts.gpu_ns["busy_decode"] == 40 * S
+
+
+def both_ways(*looks: list[tuple[str, Row]]) -> list[tuple[Any, Any]]:
+    """What one worker did by every look, 40 s apart: followed, and read at once in other order."""
+    leased = frame("workers", [{"worker_id": "w", "degree": 1, "start_ns": 0}])
+    followed, found = Following(), list[tuple[Any, Any]]()
+    for k, rows in enumerate(looks):
+        told, now = {"start_ns": 0, "gpus": 1}, 40 * S * (k + 1)
+        whole = Rows(told, frames(rows), leased, now, {1: Law(9e6, 2e4, 30.0)})
+        facts, accounts = followed.look(whole, ["t"], frames(rows))
+        fresh, steps = Following(), whole.frames.steps
+        anew = fresh.look(replace(whole, frames=frames(rows[::-1])))
+        assert followed.sums is not None
+        assert fresh.sums is not None
+        got = [*everything(facts, accounts, steps, followed), followed.sums.rows()]
+        found.append((got, [*everything(*anew, steps, fresh), fresh.sums.rows()]))
+    return found
+
+
+def row(**more: Any) -> Row:
+    return {"trajectory_id": "t", "worker_id": "w", "start_ns": S, "degree": 1} | more
+
+
+def test_of_parallel_calls_that_last_the_one_that_ends_later_is_blamed_from_the_start_on() -> None:
+    step = "steps", row(start_ns=0, end_ns=S, decode_ns=S, step_index=0)
+    a, b = (("tool_calls", row(tool_name=name)) for name in "ab")
+    ended = "tool_calls", row(tool_name="b", end_ns=70 * S)
+    late = "tool_calls", row(tool_name="a", end_ns=50 * S)
+    for got, anew in both_ways([step, a, b], [step, a, ended], [step, late, ended]):
+        assert got == anew
+
+
+def test_a_step_told_twice_is_followed_as_it_is_read() -> None:
+    def step(span: str, **more: Any) -> tuple[str, Row]:
+        return "steps", row(span_id=span, step_index=0, input_tokens=900, cached_tokens=0) | more
+
+    one, two = (step(span, decode_ns=30 * S, end_ns=31 * S) for span in "xy")
+    other = step("z", decode_ns=9 * S, end_ns=60 * S, input_tokens=500, cached_tokens=100)
+    for got, anew in both_ways([one, two], [one, other], [two, other], [one]):
+        assert got == anew
