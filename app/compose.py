@@ -29,6 +29,8 @@ from heddle.controller.clock import Clock
 
 START_S: Final = 60.0
 """A busy two-core machine needs up to 8 s to import a service; this is when to give up."""
+RAY_START_S: Final = 240.0
+"""Ray takes 5 to 15 s, and 40 s to say that it did not start: the controller tries again then."""
 TRIES: Final = 4
 """Sets of ports that a stack of free choice tries before it gives up."""
 LOST: Final = re.compile(r"\bport \d+\b.*\b(in use|not available)", re.IGNORECASE)
@@ -139,7 +141,8 @@ def start(
     _wait(supervisor, "collector", f"{settings.query_url}/healthz", ports.queries)
     say(f"collector on {settings.otlp_url}, queries on {settings.query_url}")
     url = f"{settings.controller_url}/heddle/v1/healthz"
-    _wait(supervisor, "controller", url, ports.controller)
+    within_s = RAY_START_S if settings.fleet.launcher == "ray" else START_S
+    _wait(supervisor, "controller", url, ports.controller, within_s)
     say(f"controller on {settings.controller_url}")
     if dashboard:
         url = f"{settings.dashboard_url}/_stcore/health"
@@ -168,8 +171,10 @@ def running(settings: Settings) -> Stack:
     return Stack(settings=settings, clock=clock, token=token(settings), has_dashboard=False)
 
 
-def _wait(supervisor: Supervisor, name: str, url: str, port: int) -> None:
-    supervisor.wait(name, url, lambda: answers(url), START_S)
+def _wait(
+    supervisor: Supervisor, name: str, url: str, port: int, within_s: float = START_S
+) -> None:
+    supervisor.wait(name, url, lambda: answers(url), within_s)
     # Another stack's process would answer just as well.
     if not supervisor.children[name].listens(port):
         raise PortLost(port, name)

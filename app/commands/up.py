@@ -18,7 +18,9 @@ TYPER = options.help_with(
     "heddle up --worker http://gpu1:30000 --worker http://gpu2:30000",
 )
 LIVE: Final = "live"
-"""The run that brings the emulated fleet up before an agent calls."""
+"""The run that brings the fleet up before an agent calls."""
+SLACK_S: Final = 120.0
+"""Beside the seconds an engine may take to serve: a large model needs many minutes."""
 
 
 def run(
@@ -57,17 +59,19 @@ def run(
 
 
 def _begin(stack: Stack, preset: str | None) -> None:
-    """Say where everything is; bring the emulated fleet up."""
+    """Say where everything is; bring up the engines that are started here."""
     from heddle.app import show
     from heddle.controller.client import ControllerClient
     from heddle.controller.wire import RolloutBegin
 
     settings = stack.settings
-    with ControllerClient(stack.controller_url, token=stack.token, timeout_s=180) as client:
+    wait_s = settings.fleet.ready_s + SLACK_S
+    with ControllerClient(stack.controller_url, token=stack.token, timeout_s=wait_s) as client:
         if preset:
             client.switch(preset=preset, who="heddle up", why="asked for on the command line")
         if not settings.fleet.workers:
-            with show.spinner("the emulated fleet starts"):
+            what = "engines start" if settings.fleet.engine else "emulated fleet starts"
+            with show.spinner(f"the {what}"):
                 client.begin_rollout(RolloutBegin(run=LIVE, rollout=f"live-{time.time_ns()}"))
     show.say(f"agents: OPENAI_BASE_URL={stack.controller_url}/v1, or POST {stack.controller_url}")
     show.say(f"changes need the token in {settings.token_path}")
