@@ -100,11 +100,11 @@ class Tab:
     def others(self, address: str, count: int) -> Generator[None]:
         """So many more pages at that address, each standing."""
         context = self._browser.new_context()
-        pages = [context.new_page() for _ in range(count)]
-        for page in pages:
+        # One after the other, and only there, not drawn: twenty at once starve each other.
+        for _ in range(count):
+            page = context.new_page()
             page.goto(f"{self._url}/{address}", timeout=PATIENCE_MS)
-        for page in pages:
-            page.wait_for_selector(USEFUL, timeout=PATIENCE_MS)
+            page.wait_for_selector(USEFUL, timeout=PATIENCE_MS, state="attached")
         try:
             yield
         finally:

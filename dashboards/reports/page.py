@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--t:#1f2328;--s:#5b636d;--g:#e3e6ea;--p:#fff;--c:#f5f6f8}
-@media (prefers-color-scheme:dark){
+@media screen and (prefers-color-scheme:dark){
 :root{--t:#e6e8eb;--s:#a3abb5;--g:#31373f;--p:#14171b;--c:#1d2127}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1040px;padding:32px 24px 64px;background:var(--p);color:var(--t);
@@ -231,7 +231,7 @@ def _colours() -> str:
     """Fills of the phases; the report follows the reader's light or dark."""
     light = "".join(f".p-{name}{{fill:{of.light}}}" for name, of in theme.PHASES.items())
     dark = "".join(f".p-{name}{{fill:{of.dark}}}" for name, of in theme.PHASES.items())
-    return f"{light}@media (prefers-color-scheme:dark){{{dark}}}"
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
 
 
 def _t(value: object) -> str:

@@ -17,20 +17,18 @@ from heddle.dashboards.views import relayout
 
 _COLUMN = st.column_config
 WORKERS: Final[dict[str, Any]] = {
-    "worker_id": _COLUMN.TextColumn("worker", width=60),
-    "state": _COLUMN.TextColumn("state", width=64),
-    "degree": _COLUMN.NumberColumn("degree", width=55),
-    "trajectories": _COLUMN.NumberColumn("live", width=45, help="Trajectories it serves"),
-    "engine_running": _COLUMN.NumberColumn("running", width=62),
+    "worker_id": _COLUMN.TextColumn("worker", width=55),
+    "state": _COLUMN.TextColumn("state", width=60),
+    "degree": _COLUMN.NumberColumn("degree", width=54),
+    "trajectories": _COLUMN.NumberColumn("live", width=40, help="Trajectories it serves"),
+    "engine_running": _COLUMN.NumberColumn("running", width=60),
     "queued": _COLUMN.NumberColumn("queued", width=60),
-    "kv": _COLUMN.ProgressColumn(
-        "KV used", width=110, format="%.0f %%", min_value=0, max_value=100
-    ),
-    "context_tokens": _COLUMN.NumberColumn("context (tokens)", width=115, format="localized"),
-    "preemptions": _COLUMN.NumberColumn("preempted", width=76),
-    "restarts": _COLUMN.NumberColumn("restarts", width=62),
+    "kv": _COLUMN.ProgressColumn("KV used", width=90, format="%.0f %%", min_value=0, max_value=100),
+    "context_tokens": _COLUMN.NumberColumn("context (tokens)", width=108, format="localized"),
+    "preemptions": _COLUMN.NumberColumn("preempted", width=74),
+    "restarts": _COLUMN.NumberColumn("restarts", width=60),
     "where": _COLUMN.TextColumn("GPUs", width=90),
-    "url": _COLUMN.TextColumn("address", width=110),
+    "url": _COLUMN.TextColumn("address", width=155),
     "said": _COLUMN.TextColumn("said when it ended", width="medium"),
 }
 MISSING: Final[dict[str, Any]] = {
@@ -52,6 +50,7 @@ CHANGES: Final[dict[str, Any]] = {
     "because": _COLUMN.TextColumn("because", width=260),
     "error": _COLUMN.TextColumn("error", width=160),
 }
+SENTENCES: Final = ("because", "error")
 COSTS: Final[dict[str, Any]] = {
     "method": _COLUMN.TextColumn("method"),
     "degree": _COLUMN.NumberColumn("degree"),
@@ -194,12 +193,12 @@ def _changes(now: Mapping[str, Any]) -> None:
     if not now["reallocations"]:
         st.caption("The layout has not changed since the controller started.")
     else:
-        cards.table(
-            changes(now["reallocations"]),
-            "fleet_changes",
-            columns=CHANGES,
-            spare=("gain_s", "who", "because", "error"),
-        )
+        frame = changes(now["reallocations"])
+        short = {name: look for name, look in CHANGES.items() if name not in SENTENCES}
+        cards.table(frame, "fleet_changes", columns=short, spare=("gain_s", "who"))
+        with st.expander("Why the layout changed"):
+            for row in frame.select("at", *SENTENCES).iter_rows():
+                st.text(": ".join(str(word) for word in row if word))
     if now["costs"]:
         with st.expander("What a change takes"):
             cards.table(pl.DataFrame(now["costs"]), "fleet_costs", columns=COSTS)

@@ -17,8 +17,8 @@ from heddle.dashboards.views import exporting, tail_causes
 
 _COLUMN = st.column_config
 LONGEST: Final[dict[str, Any]] = {
-    "trajectory_id": _COLUMN.TextColumn("trajectory", width=180),
-    "cause": _COLUMN.TextColumn("mostly", width=170),
+    "trajectory_id": _COLUMN.TextColumn("trajectory", width=210),
+    "cause": _COLUMN.TextColumn("mostly", width=165),
     "output_tokens": _COLUMN.NumberColumn("tokens", format="localized"),
     "predicted_p50": _COLUMN.NumberColumn("predicted first", format="localized"),
     "duration_s": _COLUMN.NumberColumn("duration (s)", format="%.1f"),

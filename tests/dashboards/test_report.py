@@ -74,6 +74,13 @@ def test_the_page_asks_the_network_for_nothing(story: Story) -> None:
     assert not re.findall(r"(?:https?:)?//|url\(|@import|src=|href=", html)
 
 
+def test_paper_is_white_whatever_the_screen() -> None:
+    html = trajectory_report(Story(("verl",), trajectories=1), RUN, "rollout-1-g00-s0").to_html()
+    dark = re.findall(r"@media ([^{]*prefers-color-scheme[^{]*)", html)
+    assert len(dark) == 2
+    assert set(dark) == {"screen and (prefers-color-scheme:dark)"}
+
+
 def test_an_unknown_trajectory_is_a_sentence(story: Story) -> None:
     with pytest.raises(NoSuchTrajectory, match="has no trajectory 'nobody'"):
         trajectory_report(story, RUN, "nobody")
