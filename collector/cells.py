@@ -56,8 +56,8 @@ FITS: Final = 1 << 62
 
 def ordered(owner: Ints, at: Ints) -> Ints:
     """The order by owner, then by time; ties as they come to lie."""
-    least = int(at.min(initial=0))
-    span = int(at.max(initial=0)) - least + 1
+    least = int(at.min()) if len(at) else 0
+    span = int(at.max(initial=least)) - least + 1
     if span * (int(owner.max(initial=0)) + 1) < FITS:
         # One number sorts three times as fast as two; most of them come in ordered runs.
         return np.argsort(owner * span + at - least, kind="stable")
@@ -87,6 +87,11 @@ def cut(grid: Grid, owner: Ints, start: Ints, end: Ints, wanted: Bools | None = 
     )
 
 
+def _offset(grid: Grid, cell: Ints, at: Ints | int) -> Ints:
+    """How long after its cell began each instant is."""
+    return at - ((cell & (1 << CELL_BITS) - 1) + grid.base << grid.bits)
+
+
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Every instant of every cell at which something begins or ends, in order.
@@ -113,17 +118,25 @@ class Edges:
         bits = grid.bits + 1
         if not len(every):
             return cls(every, every, every, [every] * len(cuts), [every] * len(cuts))
+        # Where cells and nanoseconds do not share 64 bits (years, or weeks of thousands of
+        # workers), instants are told by their order.
+        times = None
+        if len(cells) >> 63 - bits:
+            times = np.unique(np.concatenate([at for one in cuts for at in one[2:]]))
+            bits = len(times).bit_length()
         keys: list[Ints] = []
         for one in cuts:
-            slab = one.cell & (1 << CELL_BITS) - 1
-            base = (rank[one.cell - least] << bits) - (slab + grid.base << grid.bits)
-            keys += [base + one.start, base + one.end]
+            base = rank[one.cell - least] << bits
+            for at in one[2:]:
+                keys.append(
+                    base
+                    + (_offset(grid, one.cell, at) if times is None else np.searchsorted(times, at))
+                )
         edges, place = np.unique(np.concatenate([*keys]), return_inverse=True)
         ends = np.cumsum([len(key) for key in keys])[:-1]
         places = np.split(place, ends)
-        cell = cells[edges >> bits]
-        offset = edges & (1 << bits) - 1
-        at = ((cell & (1 << CELL_BITS) - 1) + grid.base << grid.bits) + offset
+        cell, offset = cells[edges >> bits], edges & (1 << bits) - 1
+        at = offset - _offset(grid, cell, 0) if times is None else times[offset]
         length = np.where(cell[1:] == cell[:-1], at[1:] - at[:-1], 0)
         return cls(cell, at, length, places[0::2], places[1::2])
 

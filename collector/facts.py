@@ -26,11 +26,15 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from heddle.collector.activities import OPEN, Activity, Columns, Ints, Kind, Tables, together
+from heddle.collector.attributes import INT64_MAX
 from heddle.collector.grants import Lease, Window
 from heddle.collector.lives import ends
 from heddle.collector.past import Past
 from heddle.collector.trails import Frames, trails
 
+LONGEST_NS: Final = 30 * 86_400 * 10**9
+"""No rollout lasts longer: one that seems to has a clock that is years off."""
+MOST_DEGREE: Final = 1 << 20
 NO_SLICES: Final = pl.DataFrame(
     schema={
         "span_id": pl.String,
@@ -128,10 +132,12 @@ def facts_of(
     covered = _coverage(workers, leases, seen, window, provisional=provisional)
     common = together([seen[1], Columns.of(covered, own.tables)])
     gpus = rollout.get("gpus")
+    gpus = _most_leased(leases) if gpus is None else int(gpus)
     named = frames.trajectories.select("trajectory_id", pl.col("group_id").fill_null(""))
     facts = Facts(
         window,
-        _most_leased(leases) if gpus is None else int(gpus),
+        # GPUs x wall fits 64 bits, whatever a sender says: an hour of 2.5 million GPUs does.
+        min(gpus, INT64_MAX // max(window.end_ns - window.start_ns, 1)),
         tuple(leases),
         together([own, common]).closed(window.end_ns),
         dict(zip(*named.get_columns(), strict=True)),
@@ -144,13 +150,15 @@ def facts_of(
 def window_of(
     rollout: Mapping[str, Any], frames: Frames, workers: pl.DataFrame, now_ns: int
 ) -> Window:
-    """The rollout's own; without a start the earliest row's, without an end the watermark."""
+    """The rollout's own; without a start the earliest row's, without an end the watermark; of one
+    longer than LONGEST_NS the end."""
     start_ns = rollout.get("start_ns")
     if start_ns is None:
         begins = [frame["start_ns"].min() for frame in (*frames[:4], workers)]
         start_ns = min((int(x) for x in begins if isinstance(x, int)), default=now_ns)
     end_ns = rollout.get("end_ns")
-    return Window(start_ns, max(start_ns, now_ns if end_ns is None else end_ns))
+    end_ns = max(start_ns, now_ns if end_ns is None else end_ns)
+    return Window(max(start_ns, end_ns - LONGEST_NS), end_ns)
 
 
 def _or(value: int | None, otherwise: int) -> int:
@@ -161,7 +169,12 @@ def _leases(workers: pl.DataFrame, steps: pl.DataFrame, window: Window) -> list[
     """From `workers`; a worker seen only on steps holds its latest known degree all the while."""
     rows = workers.select("worker_id", "degree", "start_ns", "end_ns").iter_rows()
     leases = [
-        Lease(worker_id, degree, _or(start_ns, window.start_ns), _or(end_ns, window.end_ns))
+        Lease(
+            worker_id,
+            min(degree, MOST_DEGREE),
+            _or(start_ns, window.start_ns),
+            _or(end_ns, window.end_ns),
+        )
         for worker_id, degree, start_ns, end_ns in rows
         if worker_id is not None and degree is not None
     ]
@@ -172,7 +185,10 @@ def _leases(workers: pl.DataFrame, steps: pl.DataFrame, window: Window) -> list[
         & ~pl.col("worker_id").is_in(named)
     )
     degrees = dict(seen.sort("start_ns", "degree").select("worker_id", "degree").iter_rows())
-    return leases + [Lease(worker_id, degrees[worker_id], *window) for worker_id in sorted(degrees)]
+    return leases + [
+        Lease(worker_id, min(degrees[worker_id], MOST_DEGREE), *window)
+        for worker_id in sorted(degrees)
+    ]
 
 
 def _with_the_dead(leases: list[Lease], fleet: Sequence[Activity]) -> list[Lease]:

@@ -58,7 +58,7 @@ _FOUND: Final = (
 _CAME: Final = " UNION ALL ".join(_FOUND.format(table=table) for table in ("markers", "spans"))
 _NARROW: Final = (
     "SELECT trajectory_id, group_id, task, start_ns, root_end_ns AS end_ns,"
-    " CASE WHEN root_end_ns IS NULL THEN 'running' ELSE 'finished' END AS state, outcome"
+    " CASE WHEN root_end_ns IS NULL THEN 'running' ELSE 'finished' END AS state, outcome, seen_ns"
     " FROM rolled_trajectories WHERE run_id = ? AND rollout_id = ?"
 )
 """The view's rows of a rollout that runs, for a fifth of the time."""
@@ -100,9 +100,11 @@ def _read_more(cursor: duckdb.DuckDBPyConnection, before: Reading) -> More | Non
     fits = now.ended - before.version.ended == came == here and now.rows >= before.version.rows
     if not fits or c.ROLLOUT in ops:
         return None
+    narrow = rows_of(cursor, _NARROW, [run, rollout])
+    seen_ns = max([before.row["seen_ns"] or 0, *narrow["seen_ns"].drop_nulls()])
     frames = Frames(
         **{view: _with(getattr(before, view), _of(rows, view)) for view in OF_SPANS},
-        trajectories=rows_of(cursor, _NARROW, [run, rollout]),
+        trajectories=narrow.drop("seen_ns"),
         slices=pl.concat([before.slices, slices]),
     )
     frames = frames._replace(tool_calls=_explicit(frames.tool_calls))
@@ -110,6 +112,8 @@ def _read_more(cursor: duckdb.DuckDBPyConnection, before: Reading) -> More | Non
     changed = sorted({*named, *slices["trajectory_id"]} - {None})
     reading = replace(
         before,
+        # Spans of other operations say how late it is as well.
+        row=before.row | {"seen_ns": seen_ns},
         version=now,
         workers=_workers(cursor, before, rows),
         beside=before.beside | ops & BESIDE_OPS,

@@ -45,6 +45,28 @@ def test_followed_in_six_looks_it_is_what_reading_it_anew_gives(
     assert results.followed >= 4
 
 
+def test_a_span_of_another_operation_says_how_late_it_is_as_well(
+    tmp_path: Path, fleet: Fleet
+) -> None:
+    now = [0.0]
+    results = Results(lambda: now[0])
+    with stored(tmp_path / "x", fleet, 0.2) as store:
+        for op in ("", "theirs"):
+            if op:
+                span = fleet.table(0.4, 0.6).slice(0, 1)
+                for name, value in (("op", op), ("trajectory_id", "new")):
+                    place = span.schema.get_field_index(name)
+                    span = span.set_column(place, span.schema.field(name), [[value]])
+                store.append(span, 1).result()
+            now[0] += 10.0
+            with store.reading() as cursor:
+                found, anew = results.of(cursor, ASKED), read(cursor, "bench", "0")
+            assert found is not None
+            assert anew is not None
+            assert told(found) == told(explain(anew))
+    assert results.followed == 1
+
+
 def test_a_span_committed_after_newer_ones_is_not_overlooked(tmp_path: Path, fleet: Fleet) -> None:
     with stored(tmp_path / "x", fleet, 0.4) as store:
         with store.reading() as cursor:

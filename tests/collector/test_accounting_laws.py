@@ -176,3 +176,22 @@ def test_no_share_of_blame_is_a_nanosecond_per_worker_off_the_fair_one(
     for key in fair.keys() | got.keys():
         assert abs(got[key] - fair[key]) < 6
     assert sum(got.values()) == sum(fair.values())
+
+
+def test_years_of_many_workers_are_cut_where_they_are_cut() -> None:
+    # Cells and nanoseconds do not share 64 bits then.
+    whole, count = 1 << 57, 30
+    window = Window(1_790_000_000 * 10**9, 1_790_000_000 * 10**9 + whole)
+    seen: list[Activity] = []
+    for k in range(count):
+        at = window.start_ns + whole // 50 * k
+        seen.append(Activity(f"w{k}", "covered", *window))
+        seen.append(Activity(f"w{k}", "decode", at, at + whole // 9 + k, f"t{k}"))
+        seen.append(Activity(f"w{k}", "tool", at + whole // 9 + k, at + whole // 4, f"t{k}", "x"))
+    found = account(window, count, [Lease(f"w{k}", 1, *window) for k in range(count)], seen)
+    assert sum(found.gpu_ns.values()) == found.total_gpu_ns
+    decoded = [found.by_worker[f"w{k}", 1, "busy_decode"] for k in range(count)]
+    assert decoded == [whole // 9 + k for k in range(count)]
+    waited = blame(found)
+    assert waited.by_tool == {"x": found.gpu_ns["tool_wait"]}
+    assert waited.explained_ns + waited.unexplained_ns == found.idle_ns

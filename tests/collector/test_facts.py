@@ -11,7 +11,7 @@ from heddle.collector import records
 from heddle.collector.accounting import account
 from heddle.collector.activities import Activity
 from heddle.collector.decompose import decompose
-from heddle.collector.facts import Facts, Slice, gather, slice_frame
+from heddle.collector.facts import LONGEST_NS, Facts, Slice, gather, slice_frame
 from heddle.collector.grants import Lease
 
 Row = dict[str, Any]
@@ -287,3 +287,13 @@ def test_trajectories_whose_clocks_are_decades_apart_keep_their_own_times():
     assert {(x.worker_id, x.end_ns - x.start_ns) for x in found.activities if x.kind == "tool"} == {
         ("a", 35)
     }
+
+
+def test_a_clock_decades_off_and_absurd_counts_of_gpus_leave_exact_accounts() -> None:
+    now, hour = 1_795_000_000 * 10**9, 3_600 * 10**9
+    steps = [step(k, k * now, k * now + 60, 0, 0, 0, 60) for k in (0, 1)]
+    leased = [worker(w, None, 2**62, now - hour) for w in ("a", "b")]
+    found = facts(steps, workers=leased, end=None, gpus=2**62, now=now + 60)
+    assert found.window == (now + 60 - LONGEST_NS, now + 60)
+    for worker_id in ("a", "b"):
+        assert all(ns > 0 for ns in states(found, worker_id).values())
