@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import duckdb
+import orjson
 import pyarrow as pa
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -27,6 +29,9 @@ _TABLES: Final = (
     "SELECT table_name, column_name, data_type FROM duckdb_columns()"
     " WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
 )
+_MOST_BYTES: Final = 1 << 20
+_LONGEST_S: Final = 1_000_000_000
+_WHOSE: Final = ("run", "rollout")
 Answering = Callable[[dict[str, Any]], Response]
 
 
@@ -96,9 +101,14 @@ def _guarded(request: Request, token: str | None, what: str) -> Response | None:
 async def _run(request: Request, what: Answering) -> Response:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return error(415, "send a JSON body with content type application/json")
+    held = b""
+    async for part in request.stream():
+        held += part
+        if len(held) > _MOST_BYTES:
+            return error(413, f"the body is longer than {_MOST_BYTES:,} bytes")
     try:
-        asked = await request.json()
-    except ValueError:
+        asked = orjson.loads(held)
+    except orjson.JSONDecodeError:
         return error(400, "the body is not JSON")
     if not isinstance(asked, dict):
         return error(400, "the body is no JSON object")
@@ -108,6 +118,8 @@ async def _run(request: Request, what: Answering) -> Response:
         return error(400, str(refused))
     except CollectorError as failed:
         return error(503, str(failed))
+    except duckdb.Error as failed:
+        return error(503, f"the store failed: {str(failed).splitlines()[0]}")
 
 
 def _select(store: Store, asked: dict[str, Any], limits: Limits) -> Response:
@@ -129,10 +141,11 @@ def _tables(store: Store) -> dict[str, dict[str, str]]:
 
 def _seal(store: Store, asked: dict[str, Any]) -> Response:
     quiet_s = asked.get("quiet_s", 0)
-    if not isinstance(quiet_s, int | float):
-        message = "quiet_s is no number of seconds"
+    if not isinstance(quiet_s, int | float) or not 0 <= quiet_s <= _LONGEST_S:
+        message = f"quiet_s is no number of seconds up to {_LONGEST_S:,}"
         raise QueryRefused(message)
-    chosen = sealing.ready(store, quiet_s, asked.get("run"), asked.get("rollout"))
+    of = {name: None if asked.get(name) is None else _text(asked, name) for name in _WHOSE}
+    chosen = sealing.ready(store, quiet_s, **of)
     made = [sealing.seal(store, run, rollout) for run, rollout in chosen]
     files = [
         {

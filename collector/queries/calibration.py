@@ -21,11 +21,15 @@ Whose: TypeAlias = tuple[str | None, str | None]
 KEPT: Final = 4_096
 """Rollouts whose numbers are kept, the least lately asked for dropped: 1 kB each."""
 _TRAJECTORIES: Final = """
-SELECT run_id, rollout_id, trajectory_id, steps, heard_ns FROM (SELECT * FROM trajectories {where})
+SELECT run_id, rollout_id, trajectory_id, steps, output_tokens, heard_ns
+FROM (SELECT * FROM trajectories {where})
 WHERE state = 'finished' AND NOT coalesce(truncated, false) AND predicted_p50 IS NOT NULL
 """
+# Requests may be committed in another order than they came, and clocks go back: what was heard last
+# does not tell everything.
 _MARKS: Final = (
-    f"SELECT run_id, rollout_id, count(*), sum(steps), max(heard_ns) FROM ({_TRAJECTORIES})"
+    "SELECT run_id, rollout_id, count(*), sum(steps), sum(output_tokens), max(heard_ns)"
+    f" FROM ({_TRAJECTORIES})"
     " GROUP BY run_id, rollout_id ORDER BY run_id, rollout_id"
 )
 # What step k was told, beside the output of step k and all after it.

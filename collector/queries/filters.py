@@ -5,6 +5,7 @@ Several values of one filter mean any of them; several filters mean all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,12 +16,14 @@ from heddle.collector.errors import QueryRefused
 
 def instant(text: str) -> int:
     """Integer nanoseconds UTC, or ISO 8601 (without a zone it is UTC)."""
-    if text.lstrip("-").isdecimal():
+    if re.fullmatch(r"-?\d{1,19}", text):
         return int(text)
     try:
         told = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{text!r} is no time; give nanoseconds UTC or ISO 8601 like 2026-09-01T12:00:00Z"
+        message = (
+            f"{text[:40]!r} is no time; give nanoseconds UTC or ISO 8601 like 2026-09-01T12:00:00Z"
+        )
         raise QueryRefused(message) from None
     told = told if told.tzinfo else told.replace(tzinfo=timezone.utc)
     whole = told.replace(microsecond=0)

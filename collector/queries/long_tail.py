@@ -96,21 +96,20 @@ def _sql(cursor: duckdb.DuckDBPyConnection, name: str, statement: str, values: l
 
 def _trajectories(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> pl.DataFrame:
     kept = {name: given for name, given in filters.items() if name in _NAMES}
-    found = pl.from_arrow(TRAJECTORIES.answer(cursor, kept).table)
+    found = pl.from_arrow(TRAJECTORIES.answer(cursor, {**kept, "state": ["finished"]}).table)
     assert isinstance(found, pl.DataFrame)
     return found
 
 
 def _spread(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
-    found = tail.spread(_trajectories(cursor, {**filters, "state": ["finished"]}))
+    found = tail.spread(_trajectories(cursor, filters))
     rows = [(*row, found.between_share) for row in found.groups.iter_rows()]
     return Answer(table_of("spread", rows), len(rows))
 
 
 def _ccdf(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     metric = option(filters, "metric", tail.METRICS, "output_tokens")
-    known = _trajectories(cursor, filters).filter(pl.col("state") == "finished")
-    rows = tail.ccdf(known[metric]).rows()
+    rows = tail.ccdf(_trajectories(cursor, filters)[metric]).rows()
     return Answer(table_of("ccdf", rows), len(rows))
 
 

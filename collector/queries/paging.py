@@ -53,7 +53,7 @@ def condition(order: str, after: str) -> tuple[str, list[Any]]:
     """The SQL condition for rows after the one the token names, and its values."""
     parts, given = keys(order), values_of(after)
     if len(parts) != len(given):
-        raise _foreign(after)
+        raise foreign(after)
     tests: list[str] = []
     values: list[Any] = []
     for depth, key in enumerate(parts):
@@ -91,13 +91,23 @@ def values_of(text: str) -> list[Any]:
     try:
         values = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError) as error:
-        raise _foreign(text) from error
+        raise foreign(text) from error
     if not isinstance(values, list):
-        raise _foreign(text)
+        raise foreign(text)
     return values
 
 
-def _foreign(text: str) -> QueryRefused:
+def row_of(text: str) -> int:
+    """The row number that the token of a computed answer holds."""
+    match values_of(text):
+        case [int(row)] if row >= 0:
+            return row
+        case _:
+            raise foreign(text)
+
+
+def foreign(text: str) -> QueryRefused:
+    """The refusal of a token that is none of this query's."""
     shown = text if len(text) <= 40 else text[:40] + "..."
     message = f"after is {shown!r}, which is no page of this query; take it from X-Heddle-Next"
     return QueryRefused(message)

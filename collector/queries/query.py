@@ -37,6 +37,7 @@ _ENDED: Final = {"of": "ended_", "stated": "ended", "everything": "stored"}
 """The views that `of_spans` names, without start markers."""
 LIMIT: Final = "limit"
 _LIMIT_DIGITS: Final = 18
+_TOO_MANY: Final = 1 << 63
 AFTER: Final = "after"
 PAGING: Final = (LIMIT, AFTER)
 
@@ -116,10 +117,16 @@ class Query:
             return _sliced(self.compute(cursor, filters), limit, after)
         long = bool(self.counted) and limit is not None and 0 < limit <= paging.MOST_FOUND
         page = self._long if long else self._short
-        if not (long or self.of_spans):
-            return page(cursor, Asked(*self.where(filters), _ALL), limit, after)
-        with one_instant(cursor):
-            return page(cursor, self._asked(cursor, filters), limit, after)
+        try:
+            if not (long or self.of_spans):
+                return page(cursor, Asked(*self.where(filters), _ALL), limit, after)
+            with one_instant(cursor):
+                return page(cursor, self._asked(cursor, filters), limit, after)
+        except duckdb.BinderException as error:
+            if after is None:
+                raise
+            # The values of another list's key.
+            raise paging.foreign(after) from error
 
     def _asked(self, cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Asked:
         """The condition, and on which views."""
@@ -245,7 +252,7 @@ def _sliced(whole: Answer, limit: int | None, after: str | None) -> Answer:
     """A page of a computed answer, whose token is a row number."""
     if limit is None and after is None:
         return whole
-    first = 0 if after is None else int(paging.values_of(after)[0])
+    first = 0 if after is None else paging.row_of(after)
     table = whole.table.slice(first, limit)
     end = first + table.num_rows
     more = paging.token([end]) if end < whole.table.num_rows else None
@@ -269,8 +276,19 @@ def table_of(name: str, rows: Sequence[Sequence[Any]]) -> Any:
         return schema.empty_table()
     values = zip(*rows, strict=True)
     return pa.Table.from_arrays(
-        [pa.array(v, type=f.type) for v, f in zip(values, schema, strict=True)], schema=schema
+        [_array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema
     )
+
+
+def _array(values: Sequence[Any], kind: Any) -> Any:
+    """A column; what does not fit it (a sum of absurd counts) is not known, as in SQL."""
+    try:
+        return pa.array(values, type=kind)
+    except (OverflowError, pa.ArrowInvalid):
+        if kind != pa.int64():
+            raise
+    fit = [v if v is None or -_TOO_MANY <= v < _TOO_MANY else None for v in values]
+    return pa.array([v if v is None else int(v) for v in fit], type=kind)
 
 
 def _run(cursor: duckdb.DuckDBPyConnection, statement: str, values: list[Any]) -> Any:

@@ -203,6 +203,27 @@ def test_a_page_that_rebinds_its_name_to_loopback_is_refused_by_every_query_door
         assert reply.status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("seal", b'{"run": 5}', 400),
+        ("seal", b'{"rollout": {"a": 1}}', 400),
+        ("seal", b'{"quiet_s": 1e308}', 400),
+        ("seal", b'{"quiet_s": NaN}', 400),
+        ("delete", b'{"run": "\\ud800", "trajectory": "t"}', 400),
+        ("delete", b"[" * 100_000, 400),
+        ("sql", b'{"sql": "SELECT 1"}' + b" " * (1 << 20), 413),
+    ],
+)
+def test_a_hostile_body_at_an_operators_door_is_refused_in_words(
+    shared_collector, path, body, status
+):
+    url = f"http://127.0.0.1:{shared_collector.ports.query}/v1/{path}"
+    headers = {"content-type": "application/json"}
+    answered = shared_collector.http.post(url, content=body, headers=headers)
+    assert (answered.status_code, list(answered.json())) == (status, ["error"])
+
+
 def test_an_open_bind_does_not_even_start(tmp_path):
     settings = CollectorSettings(data_dir=tmp_path / "d", host="0.0.0.0", http_port=0)
     refused = pytest.raises(CollectorError, match="set the ingest, query, sql tokens")

@@ -6,6 +6,7 @@ import gzip
 from contextlib import closing
 
 import orjson
+import pyarrow as pa
 import pytest
 import zstandard
 
@@ -63,11 +64,10 @@ def test_absurd_counts_and_times_leave_every_question_answerable(store):
     put(store, span(7, "heddle.rollout", end=MOST), span(8, trajectory="sane", run="other"))
     with store.reading() as cursor:
         for query in QUERIES.values():
-            asked = {"run": ["run"], "rollout": ["ro"]} if query.compute is None else None
-            if asked is not None:
-                known = {k: v for k, v in asked.items() if k in query.filters}
-                query.answer(cursor, known)
-                query.answer(cursor, {**known, "limit": ["5"]})
+            asked = {"run": ["run"], "rollout": ["ro"]}
+            known = {k: v for k, v in asked.items() if k in query.filters}
+            query.answer(cursor, known)
+            query.answer(cursor, {**known, "limit": ["5"]})
         sane = QUERIES["trajectories"].answer(cursor, {"run": ["other"]}).table
         told = QUERIES["trajectories"].answer(cursor, {"run": ["run"]}).table.to_pylist()
     assert sane.num_rows == 1
@@ -140,3 +140,19 @@ def test_names_that_no_folder_can_have_stay_unsealed_and_hold_up_nobody(store):
     assert sealing.seal(store, "fine", "a") is not None
     with store.reading() as cursor:
         assert QUERIES["rollouts"].answer(cursor, {}).table.num_rows == 4
+
+
+def test_a_kept_calibration_sees_a_step_that_came_before_what_was_stored_first(store):
+    """Of parallel requests the later may be committed first, and clocks go back."""
+    told = {f"heddle__predicted__p{p}": 5 * p for p in (10, 50, 90)}
+    said = {"gen_ai__usage__output_tokens": 100, "heddle__step__index": 0, **told}
+    put(store, span(1, **said), span(2, "invoke_agent"))
+    query, asked = QUERIES["calibration"], {"run": ["run"]}
+    with store.reading() as cursor:
+        assert query.answer(cursor, asked).table["mae_tokens"].to_pylist() == [150.0]
+    earlier = otlp.decode(body(span(3, **said)), otlp.JSON).table
+    at = earlier.schema.get_field_index("received_ns")
+    column = pa.array([1], earlier.schema.field(at).type)
+    store.append(earlier.set_column(at, "received_ns", column), 1).result(60)
+    with store.reading() as cursor:
+        assert query.answer(cursor, asked).table["steps"].to_pylist() == [2]

@@ -115,6 +115,28 @@ def test_a_null_in_the_order_key_comes_last_and_is_passed_once(store):
     assert len(seen) == len(set(seen)) == total == 2
 
 
+_FOREIGN = [[], [-3], ["x"], [None], [{"a": 1}, "b", 3, 4, 5], [2**64 - 1] * 5, ["x", "b", 3, "x"]]
+
+
+@pytest.mark.parametrize("values", _FOREIGN)
+def test_the_key_of_another_list_is_refused_by_a_computed_one(store, values):
+    with pytest.raises(QueryRefused, match="after is"):
+        ask(store, "ccdf", run="run", limit=5, after=paging.token(values))
+
+
+@pytest.mark.parametrize("values", [[{"a": 1}, "b", 3, 4, 5], [2**64 - 1] * 5])
+def test_a_key_of_other_types_is_refused(store, values):
+    with pytest.raises(QueryRefused, match="after is"):
+        ask(store, "steps", run="run", limit=5, after=paging.token(values))
+
+
+@pytest.mark.parametrize("text", ["--5", "9" * 5_000, "9" * 30, "", "-", "today"])
+def test_what_is_no_time_is_refused_in_one_short_sentence(store, text):
+    with pytest.raises(QueryRefused, match="is no time") as refused:
+        ask(store, "steps", since=text)
+    assert len(str(refused.value)) < 150
+
+
 @pytest.mark.parametrize("after", ["x", "bnVsbA", paging.token([1])])
 def test_a_token_of_nowhere_is_refused(store, after):
     with pytest.raises(QueryRefused, match="after is"):
@@ -225,3 +247,19 @@ def test_lists_without_an_open_span_are_those_of_all_views(name, tmp_path, monke
         assert len(seen) > 2
         states = ask(store, "steps", run="open")[0]["state"].to_list()
         assert sorted(states) == ["finished", "running"]
+
+
+def test_the_spread_of_a_group_is_that_of_its_finished_samples(tmp_path):
+    tokens = "gen_ai.usage.output_tokens"
+    whose = {"run_id": "run", "rollout_id": "ro", "heddle.group.id": "g"}
+    spans = [
+        span(n, 1, 2, op="chat", trajectory_id=name, **whose, **{tokens: count})
+        for n, (name, count) in enumerate({"a": "10", "b": "30", "running": "500"}.items())
+    ]
+    ends = [
+        span(9 + n, 1, 3, op="invoke_agent", trajectory_id=t, **whose) for n, t in enumerate("ab")
+    ]
+    with closing(Store(tmp_path / "h.duckdb")) as made:
+        put(made, [*spans, *ends])
+        groups, _, _ = ask(made, "spread", run="run")
+    assert groups.select("samples", "max_tokens").rows() == [(2, 30)]
