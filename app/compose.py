@@ -87,7 +87,7 @@ def settle_ports(
         setattr(tree.ports, name, free_port(tree.host))
         if port:
             say(f"port {port} is in use; the {what} takes {getattr(tree.ports, name)}")
-    if not tree.fleet.workers:
+    if tree.fleet.launches:
         first = tree.ports.engines
         if not strict and "engines" not in settings.ports.model_fields_set:
             first += os.getpid() * BLOCK % 2_400
@@ -213,6 +213,8 @@ def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
     ]
     if fleet.workers:
         return [*base, *(word for url in fleet.workers for word in ("--worker", url))]
+    if fleet.registers:
+        return [*base, "--open-registration"]
     template = fleet.engine or shlex.join(engine_template(settings, clock))
     first = ("--first-port", str(settings.ports.engines))
     address = ("--address", fleet.ray_address) if fleet.ray_address else ()

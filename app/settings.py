@@ -49,6 +49,8 @@ class FleetSettings(_Part):
     """The engines: URLs of a running fleet, or the emulated one that Heddle launches."""
 
     workers: tuple[str, ...] = ()
+    registers: bool = False
+    """Engines come by themselves, as those of verl and slime do: none is launched."""
     gpus: Annotated[int, Field(ge=1, le=4096)] = 8
     model: str = "Qwen3-14B"
     system: str = "h100_sxm"
@@ -60,6 +62,12 @@ class FleetSettings(_Part):
     """Of a running Ray cluster; else one is started here."""
     engine: str = ""
     """Command of one engine with {port}, {host}, {degree}, {worker_id}, {gpus}; else emulated."""
+
+    @property
+    def launches(self) -> bool:
+        """Whether Heddle starts the engines itself."""
+        return not self.workers and not self.registers
+
     degree_flags: dict[int, str] = Field(default_factory=dict[int, str])
     """What engines of a degree are started with beside the command."""
     engine_env: dict[int, dict[str, str]] = Field(default_factory=dict[int, dict[str, str]])

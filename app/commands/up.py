@@ -16,6 +16,7 @@ TYPER = options.help_with(
     "heddle up",
     "heddle up --fleet ray --gpus 8",
     "heddle up --worker http://gpu1:30000 --worker http://gpu2:30000",
+    "heddle up --open-registration",
 )
 LIVE: Final = "live"
 """The run that brings the fleet up before an agent calls."""
@@ -27,6 +28,12 @@ def run(
     worker: Annotated[
         list[str] | None,
         typer.Option(help="URL of a running SGLang engine; repeat.", metavar="URL"),
+    ] = None,
+    open_registration: Annotated[
+        bool | None,
+        typer.Option(
+            "--open-registration", help="Start no engine: a trainer's register themselves."
+        ),
     ] = None,
     fleet: options.Fleet = None,
     address: options.RayAddress = None,
@@ -47,10 +54,12 @@ def run(
     engines = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     engines |= {"fleet.launcher": fleet, "fleet.ray_address": address}
     pace = {"fleet.speed": speed, "fleet.workers": tuple(worker) if worker else None}
-    settings = load({"data": data, "host": host, **engines, **pace})
+    joins = {"fleet.registers": open_registration}
+    settings = load({"data": data, "host": host, **engines, **joins, **pace})
     checks.preset(preset)
     if settings.fleet.workers:
         compose.reach(settings.fleet.workers)
+    if not settings.fleet.launches:
         settings.fleet.speed = 1.0
     with Supervisor(settings.data / "logs") as supervisor:
         stack = compose.launch(supervisor, settings, strict=True, dashboard=dashboard, say=show.say)
@@ -69,7 +78,7 @@ def _begin(stack: Stack, preset: str | None) -> None:
     with ControllerClient(stack.controller_url, token=stack.token, timeout_s=wait_s) as client:
         if preset:
             client.switch(preset=preset, who="heddle up", why="asked for on the command line")
-        if not settings.fleet.workers:
+        if settings.fleet.launches:
             what = "engines start" if settings.fleet.engine else "emulated fleet starts"
             with show.spinner(f"the {what}"):
                 client.begin_rollout(RolloutBegin(run=LIVE, rollout=f"live-{time.time_ns()}"))

@@ -11,6 +11,7 @@ from heddle.app.compose import LOST, settle_ports
 from heddle.app.errors import AppError, ChildDied, PortInUse, PortLost
 from heddle.app.settings import load
 from heddle.app.supervise import Supervisor, free_port
+from heddle.controller.clock import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,16 @@ def settings(tmp_path):
 
 def died(tmp_path, tail):
     return ChildDied("collector", 2, tmp_path / "collector.log", tail)
+
+
+def test_engines_that_register_themselves_are_let_in_and_none_is_launched(settings, tmp_path):
+    settings.fleet.registers = True
+    words = compose.controller_arguments(settings, Clock())
+    assert "--open-registration" in words
+    assert not {"--launch-template", "--worker", "--fleet"} & set(words)
+    emulated = compose.controller_arguments(load({"data": tmp_path}), Clock())
+    assert "--launch-template" in emulated
+    assert "--open-registration" not in emulated
 
 
 TAIL = "heddle: port 4318 on 127.0.0.1 is in use, and the collector wants it for OTLP over HTTP"

@@ -92,6 +92,36 @@ def test_case_12_verls_step_timings_say_what_share_was_rollout(collector, tmp_pa
     assert told["start_ns"][0] == round((T0 + 100 - 50 - 43.64) * S)
 
 
+def test_what_verl_tells_of_its_agent_loops_is_on_the_phase_in_which_they_ran(collector, tmp_path):
+    """The names that AgentLoopManager of verl 0.9.1 gives its timing, with and without timing_s."""
+    data = {
+        "timing_s/gen": 31.27, "timing_s/agent_loop/tool_calls/max": 9.5,
+        "timing_s/agent_loop/generate_sequences/mean": 20.25, "timing_s/step": 43.64,
+        "agent_loop/slowest/response_length": 8192, "agent_loop/slowest/num_preempted": -1,
+    }  # fmt: skip
+    lines = [
+        json.dumps({"step": 7, "data": data}),
+        "step:8 - timing_s/agent_loop/tool_calls/min:np.float64(0.5) - agent_loop/slowest/"
+        "prompt_length:96 - timing_s/step:50.0",
+    ]
+    (tmp_path / "log").write_text("\n".join(lines))
+    assert send("verl", Source(tmp_path / "log", "vl"), door(collector)).spans == 3
+    told = (
+        "tool_calls.max", "generate_sequences.mean", "tool_calls.min",
+        "slowest.response_length", "slowest.num_preempted", "slowest.prompt_length",
+    )  # fmt: skip
+    columns = ", ".join(f"CAST(attrs['verl.agent_loop.{name}'] AS DOUBLE)" for name in told)
+    rows = collector.client.sql(
+        f"SELECT trainer_step, CAST(attrs['heddle.trainer.phase'] AS VARCHAR), {columns}"
+        " FROM spans WHERE run_id = 'vl' ORDER BY 1, 2"
+    )
+    assert rows.rows() == [
+        (7, "gen", 9.5, 20.25, None, 8192, -1, None),
+        (7, "step", *[None] * len(told)),
+        (8, "step", None, None, 0.5, None, None, 96),
+    ]
+
+
 def test_a_step_without_a_trainer_lasts_to_the_next_rollout(collector):
     sent = collector.emitter()
     rollout(sent, "n", "a", 0, 30)
@@ -172,6 +202,7 @@ def test_prometheus_answers_are_read_and_a_gpu_nobody_names_stands_for_all(colle
         ("verl", "epoch 3\n", "has no line with a step and timing_s"),
         ("verl", '{"step": 1, "data": {"timing_s/gen": "soon"}}', "line 1: timing_s/gen is 'soon'"),
         ("verl", '{"step": 1, "data": {"timing_s/gen": -1}}', "line 1: timing_s/gen is -1 seconds"),
+        ("verl", "step:1 - timing_s/agent_loop/x:e - timing_s/step:1", "agent_loop/x is 'e'"),
     ],
 )
 def test_a_file_that_does_not_fit_names_its_place(kind, text, why, tmp_path):

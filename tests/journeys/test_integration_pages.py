@@ -38,6 +38,14 @@ def test_a_page_begins_with_three_commands_the_last_its_example(page):
     ]
 
 
+def test_verls_page_begins_with_a_stack_that_waits_for_verls_engines():
+    """What its third command sets runs in tests/verl."""
+    lines = FIRST.search((PAGES / "verl.md").read_text())[1].replace("\\\n", "").splitlines()
+    assert lines[:2] == ["make setup", ".venv/bin/heddle up --open-registration &"]
+    assert lines[2].startswith("python3 -m verl.trainer.main_ppo")
+    assert len(lines) == 3
+
+
 @pytest.mark.parametrize("page", ENDS)
 def test_the_example_becomes_trajectories_steps_and_groups(stack, page):
     script, where, run, trajectories, steps = ENDS[page]

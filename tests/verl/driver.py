@@ -27,6 +27,7 @@ from make_model import tokenizer
 from transformers import Qwen3Config
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
+from verl.utils.import_utils import load_class_from_fqn
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import get_router_handle
@@ -62,13 +63,11 @@ def model_in(folder: Path) -> Path:
     return out
 
 
-def configuration(folder: Path, router_yaml: Path, turns: int) -> Any:
-    """verl's own defaults, with what a person sets for this."""
+def configuration(folder: Path, router_yaml: Path, page: list[str], turns: int) -> Any:
+    """verl's own defaults, with what a person sets for this and what the page tells them to."""
     tool = folder / "tool.py"
     tool.write_text(TOOL)
     rollout = {
-        "name": "sglang",
-        "router_config_path": router_yaml,
         "prompt_length": 256,
         "response_length": 512,
         "calculate_log_probs": False,
@@ -80,6 +79,7 @@ def configuration(folder: Path, router_yaml: Path, turns: int) -> Any:
         "multi_turn.function_tool_path": tool,
     }
     words = [f"actor_rollout_ref.rollout.{key}={value}" for key, value in rollout.items()]
+    words += [word.replace("docs/integrations/verl_router.yaml", str(router_yaml)) for word in page]
     words.append(f"actor_rollout_ref.model.path={model_in(folder)}")
     there = Path(str(verl.__file__)).parent / "trainer" / "config"
     with initialize_config_dir(str(there), version_base=None):
@@ -98,8 +98,10 @@ class InProcess:
 
 
 def manager_of(config: Any, client: LLMServerClient) -> HeddleAgentLoopManager:
-    """Heddle's manager, which is verl's, with its one worker in this process."""
-    manager = HeddleAgentLoopManager(config, client)
+    """The manager that the settings name, with its one worker in this process."""
+    named = load_class_from_fqn(config.actor_rollout_ref.rollout.agent.agent_loop_manager_class)
+    assert named is HeddleAgentLoopManager
+    manager = named(config, client)
     manager.agent_loop_workers = [InProcess(AgentLoopWorker(config, client))]
     return manager
 
@@ -162,7 +164,7 @@ def words() -> tuple[list[list[int]], list[int]]:
     return [tokens.encode(call)] * 2, [tokens.encode("reward")[0]] * LAST
 
 
-def start_ray(tries: int = 3) -> None:
+def start_ray(tries: int = 5) -> None:
     """Ray gives its own node 30 s to start and has no setting for it: a busy machine needs more."""
     for left in reversed(range(tries)):
         try:
@@ -188,7 +190,7 @@ def main(folder: Path) -> None:
     assert not missing, f"verl's TokenOutput has changed: {missing}"
     router_yaml = folder / "router.yaml"
     router_yaml.write_text(asked["yaml"])
-    config = configuration(folder, router_yaml, turns=3)
+    config = configuration(folder, router_yaml, asked["settings"], turns=3)
     start_ray()
     calls, last = words()
     kinds = [ray.remote(kind) for kind in (SteppingServer, Server)]
@@ -196,7 +198,8 @@ def main(folder: Path) -> None:
         url.partition("://")[2]: kinds[n % 2].remote(url, calls, last)
         for n, url in enumerate(asked["engines"])
     }
-    router = get_router_handle(servers=servers, router_config_path=str(router_yaml))
+    path = config.actor_rollout_ref.rollout.router_config_path
+    router = get_router_handle(servers=servers, router_config_path=path)
     began = time.monotonic()
     said = asyncio.run(rollouts(asked, config, router, list(servers.values())))
     ray.get(router.clear_sticky_cache.remote())

@@ -13,6 +13,10 @@ if [ "$(cat "$stamp" 2>/dev/null)" = "$recipe" ]; then
 fi
 echo "installing verl into $venv (about 30 s, 1.5 GB) ..."
 rm -f "$stamp"
+# Links instead of copies take a third of the time, where the cache is on the same file system.
+if [ "$(stat -c %d "$("$uv" cache dir)" 2>/dev/null)" = "$(stat -c %d "$(dirname "$venv")")" ]; then
+  export UV_LINK_MODE=hardlink
+fi
 test -x "$venv/bin/python" || "$uv" venv -q --python python3 "$venv"
 "$uv" pip install -q --python "$venv/bin/python" -r "$here/requirements.txt"
 "$uv" pip install -q --python "$venv/bin/python" --no-deps verl==0.9.1

@@ -13,12 +13,11 @@ from controller_processes import Processes, answers, free_port, until
 
 pytestmark = pytest.mark.timeout(300)
 PYTHON = Path(__file__).parents[2] / ".venv-verl" / "bin" / "python"
-ENGINES = ("w0", "w1")
 KEYS, TURNS = ("a", "b", "c"), 3
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(engines, tmp_path_factory):
     """The router and a controller before the same engines; what each said to the same calls."""
     with ExitStack() as exits:
         built = Processes(tmp_path_factory.mktemp("stock"), exits)
@@ -29,12 +28,9 @@ def both(tmp_path_factory):
         process = subprocess.Popen([PYTHON, *words], stdout=log, stderr=subprocess.STDOUT)
         exits.callback(process.wait)
         exits.callback(process.terminate)
-        for name in ENGINES:
-            built.engine(name)
         built.controller("--open-registration")
         until(lambda: answers(f"{stock}/health"))
-        urls = [built.at(name) for name in ENGINES]
-        yield [Told(where, urls) for where in (stock, built.at("controller"))]
+        yield [Told(where, engines) for where in (stock, built.at("controller"))]
 
 
 class Told:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
 import pytest
-from controller_processes import COMMAND, SPEED, Processes
+from controller_processes import COMMAND, SPEED
 
 from heddle.collector.client import CollectorClient
 
@@ -24,19 +24,7 @@ RUN = "verl-test"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory):
-    """Collector, controller and two engines; verl's router registers the engines itself."""
-    with ExitStack() as exits:
-        built = Processes(tmp_path_factory.mktemp("verl"), exits)
-        built.collector()
-        for name in ("w0", "w1"):
-            built.engine(name)
-        built.controller()
-        yield built
-
-
-@pytest.fixture(scope="module")
-def said(stack, tmp_path_factory):
+def said(stack, engines, tmp_path_factory):
     """What verl saw."""
     folder = tmp_path_factory.mktemp("driver")
     # The example of the docs, at this stack's addresses.
@@ -44,14 +32,16 @@ def said(stack, tmp_path_factory):
     for before, after in {
         "http://127.0.0.1:8600": stack.at("controller"),
         "my-run": RUN,
-        "./heddle/token": str(stack.data / "secret"),
+        "./.heddle/token": str(stack.data / "secret"),
         "quiet_s: 30": "quiet_s: 3",
     }.items():
         assert before in yaml
         yaml = yaml.replace(before, after)
+    page = (HERE.parents[1] / "docs/integrations/verl.md").read_text()
     asked = {
         "yaml": yaml,
-        "engines": [stack.at(name) for name in ("w0", "w1")],
+        "settings": re.findall(r"^  (\+?actor_rollout_ref\S+)", page, re.MULTILINE),
+        "engines": engines,
         "groups": GROUPS,
         "samples": SAMPLES,
     }
