@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from rich.markup import escape
 
 from heddle.app import show
 from heddle.app.errors import fail
@@ -111,12 +112,19 @@ def print_all(found: Diagnosis, top: int) -> None:
 
 def _head(found: Diagnosis) -> None:
     a, row = found.accounts, found.rollout
+    name = escape(show.plain(f"{row['run_id']} / {row['rollout_id']}"))
     state = "still running, provisional" if a["provisional"] else "finished"
     show.OUT.print(
-        f"[bold]{row['run_id']} / {row['rollout_id']}[/bold]  {state}: {a['gpus']} GPUs x "
+        f"[bold]{name}[/bold]  {state}: {a['gpus']} GPUs x "
         f"{a['wall_ns'] / 1e9:,.1f} s = {a['total_gpu_ns'] / 1e9:,.0f} GPU-s, "
         f"{row['trajectories']} trajectories, {row['steps']} steps; from {a['source']}"
     )
+    if not a["gpus"]:
+        show.OUT.print(
+            "[yellow]no GPUs are known[/yellow]: no span says of how many a worker is made "
+            "(heddle.degree of steps, or heddle.worker spans), so there is no GPU time to account "
+            "for and most rules cannot judge; trajectories' own times stand"
+        )
 
 
 def _findings(rows: pl.DataFrame) -> None:
@@ -127,7 +135,7 @@ def _findings(rows: pl.DataFrame) -> None:
     for row in rows.iter_rows(named=True):
         colour = "red" if row["severity"] == "high" else "yellow"
         show.OUT.print(f"[{colour}]{row['severity']}[/{colour}] {row['rule']}: ", end="")
-        show.OUT.print(row["title"], markup=False)
+        show.OUT.print(show.plain(row["title"]), markup=False)
         show.OUT.print(f"     knob: {row['knob']}", markup=False)
         show.OUT.print(f"     evidence: {row['evidence']}", markup=False, soft_wrap=True)
 
@@ -225,7 +233,7 @@ def _path(rows: pl.DataFrame, top: int) -> None:
     told = ", ".join(f"{doing} {ns / 1e9:,.1f} s" for doing, ns in spent.iter_rows())
     last = rows["trajectory_id"][0] or "no trajectory"
     show.OUT.print(f"\n[bold]Critical path[/bold] {total / 1e9:,.1f} s, trajectory ", end="")
-    show.OUT.print(f"{last}: {told}", markup=False)
+    show.OUT.print(f"{show.plain(last)}: {told}", markup=False)
     longest = rows.with_columns(length).sort("ns", descending=True).head(top).sort("start_ns")
     begin = int(rows["start_ns"].to_list()[0])
     shown = [

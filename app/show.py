@@ -11,6 +11,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from heddle.app.driver import DriveResult
 
@@ -134,6 +135,11 @@ def spinner(title: str) -> Generator[None, None, None]:
         yield
 
 
+def plain(said: str) -> str:
+    """What a sender said, without what would steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in said)
+
+
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None
 ) -> None:
@@ -142,5 +148,5 @@ def table(
     for index, heading in enumerate(headings):
         drawn.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(Text(plain(cell)) for cell in row))
     OUT.print(drawn)

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import polars as pl
 import pytest
 
-from heddle.app import cli, diagnosis
+from heddle.app import cli, diagnosis, show
 from heddle.app.bench.fleets import big_fleet
 from heddle.collector import ids
 from heddle.collector.client import CollectorClient
@@ -353,3 +353,8 @@ def test_the_rest_of_the_tail(client):
 def test_a_wrong_choice_names_the_right_ones(client):
     with pytest.raises(QueryRefused, match="by is 'colour'; choose one of trajectory, group, tool"):
         client.query("blame", rollout="ro", by="colour")
+
+
+def test_names_that_senders_made_up_steer_no_table_and_no_terminal(capsys):
+    show.table(["tool", "s"], [["[/bold]\x1b[31m=cmd()", "1"]])
+    assert "[/bold]\N{REPLACEMENT CHARACTER}[31m=cmd()" in capsys.readouterr().out
