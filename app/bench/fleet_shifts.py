@@ -23,7 +23,7 @@ from heddle.controller.layouts import WORLDS
 
 SHIFTS: Final = 50
 GPUS: Final = 8
-WORK: Final = ("demo", "coding", "search", "math", "prefill")
+WORK: Final = ("demo", "coding", "search", "math", "prefill-heavy")
 GROUPS: Final = (1, 2, 4, 8)
 SAMPLES: Final = 8
 
