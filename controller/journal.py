@@ -1,7 +1,7 @@
 """What must a restarted controller still know?
 
-Registered workers, switches and their audit, which worker each live trajectory is pinned to, the
-active predictor. One SQLite file, committed at each call; a few dozen microseconds in WAL mode.
+Registered workers, switches and their audit, where each live trajectory is and how far it came,
+the active predictor. One SQLite file, committed at each call; a few dozen microseconds in WAL mode.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS workers (
@@ -22,9 +22,26 @@ CREATE TABLE IF NOT EXISTS audit (
     choice TEXT NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL,
     who TEXT NOT NULL, why TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS pins (
-    run TEXT, trajectory TEXT, worker TEXT NOT NULL, PRIMARY KEY (run, trajectory));
+    run TEXT, trajectory TEXT, worker TEXT NOT NULL, step INTEGER NOT NULL DEFAULT -1,
+    ended_ns INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (run, trajectory));
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+
+
+# A file of before 0.1 knows the worker alone.
+_LATER: Final = {"step": "INTEGER NOT NULL DEFAULT -1", "ended_ns": "INTEGER NOT NULL DEFAULT 0"}
+
+
+class Pin(NamedTuple):
+    """Where a live trajectory's prefix is, and what it did last."""
+
+    run: str
+    trajectory: str
+    worker: str
+    step: int = -1
+    """Index of its newest finished step."""
+    ended_ns: int = 0
+    """When that ended; 0: none has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +71,10 @@ class Journal:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
+        known = {row[1] for row in self._db.execute("PRAGMA table_info(pins)")}
+        for name, kind in _LATER.items():
+            if name not in known:
+                self._db.execute(f"ALTER TABLE pins ADD COLUMN {name} {kind}")
 
     def close(self) -> None:
         """Close the file."""
@@ -110,19 +131,18 @@ class Journal:
         names = ("run", "at_ns", "choice", "before", "after", "who", "why", "version")
         return [Change(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def pin(self, run: str, trajectory: str, worker: str) -> None:
-        """Remember where a live trajectory's prefix is."""
-        row = (run, trajectory, worker)
-        self._db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?)", row)
+    def pin(self, pin: Pin) -> None:
+        """Remember where a live trajectory is."""
+        self._db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)", pin)
 
     def unpin(self, run: str, trajectory: str) -> None:
         """It finished."""
         self._db.execute("DELETE FROM pins WHERE run = ? AND trajectory = ?", (run, trajectory))
 
-    def pins(self) -> dict[tuple[str, str], str]:
-        """(run, trajectory) -> worker."""
-        rows = self._db.execute("SELECT run, trajectory, worker FROM pins")
-        return {(run, trajectory): worker for run, trajectory, worker in rows}
+    def pins(self) -> list[Pin]:
+        """Of every live trajectory, as they were remembered."""
+        rows = self._db.execute("SELECT run, trajectory, worker, step, ended_ns FROM pins")
+        return [Pin(*row) for row in rows]
 
     def set_fact(self, name: str, value: str) -> None:
         """Remember one named value, as the active predictor."""

@@ -19,6 +19,7 @@ from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.errors import ControllerError
 from heddle.controller.fleet.engine import Engine, Steered
+from heddle.controller.journal import Pin
 from heddle.controller.shape import Shape
 
 
@@ -211,6 +212,17 @@ class LiveTrajectory:
         if step.ids is not None and usage.output_ids:
             self.ids = step.ids + b"," + usage.output_ids
         self.changed()
+
+    @property
+    def pin(self) -> Pin:
+        """What a restarted controller needs of it."""
+        return Pin(self.run, self.id, self.worker or "", self.last_done[0], self.last_end_ns)
+
+    def comes_back(self, pin: Pin) -> None:
+        """It was here before: a step's number is never given twice."""
+        self.worker, self.last_end_ns = pin.worker or None, pin.ended_ns
+        self.last_step, self.last_done = pin.step, (pin.step, 0)
+        self.steps = pin.step + 1
 
     def park(self) -> None:
         """Its next step waits for a place anywhere."""

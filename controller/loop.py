@@ -180,6 +180,7 @@ class Loop:
         if step.whose.final or step.whose.is_anonymous or trajectory.final:
             self._leave(trajectory)
         else:
+            self.journal.pin(trajectory.pin)
             self.beliefs.survives(trajectory)
             self.foresight.stepped(trajectory)
         if self._wait_s(trajectory.run) is not None:
@@ -319,7 +320,7 @@ class Loop:
         worker = self.fleet.workers[release.worker]
         if trajectory.worker != worker.id:
             trajectory.worker = worker.id
-            self.journal.pin(trajectory.run, trajectory.id, worker.id)
+            self.journal.pin(trajectory.pin)
         now_ns, rank = self.clock.now_ns(), release.rank
         self._decided(trajectory)
         trajectory.parked = False

@@ -172,7 +172,7 @@ class Mover:
         here = target is not None and self._fleet.workers.get(move.target) is target
         if move.error is None and here:
             trajectory.worker = move.target
-            self._journal.pin(trajectory.run, trajectory.id, move.target)
+            self._journal.pin(trajectory.pin)
         else:
             self.arrived(trajectory, None, None)
         self._changed(trajectory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heddle.controller.dataplane.identity import Whose
-from heddle.controller.journal import Journal
+from heddle.controller.journal import Journal, Pin
 from heddle.controller.live import LiveTrajectory, Step
 
 
@@ -20,8 +20,7 @@ class Table:
         self.open_rollout: dict[str, str] = {}
         self._groups: dict[tuple[str, str], dict[str, LiveTrajectory]] = {}
         self._count: dict[str, int] = {}
-        self._pins = journal.pins()
-        self._left: dict[str, tuple[int, int]] = {}
+        self._pins = {f"{pin.run}/{pin.trajectory}": pin for pin in journal.pins()}
 
     @property
     def runs(self) -> list[str]:
@@ -34,9 +33,8 @@ class Table:
         known = self.by_key.get(key)
         if known is None:
             known = LiveTrajectory(run=whose.run, id=whose.trajectory, number=number)
-            known.worker = self._pins.pop((whose.run, whose.trajectory), None)
-            known.last_step, known.last_end_ns = self._left.pop(key, (-1, 0))
-            known.steps = known.last_step + 1
+            if (pin := self._pins.pop(key, None)) is not None:
+                known.comes_back(pin)
             self.by_key[key] = known
             self._count[whose.run] = self._count.get(whose.run, 0) + 1
         if whose.group and known.group is None:
@@ -49,10 +47,9 @@ class Table:
         known.trace = whose.trace or known.trace
         return known
 
-    def expect(self, run: str, trajectory: str, worker: str, step: int, ended_ns: int) -> None:
-        """One that left after that step comes back: its prefix is there, its tool ran since."""
-        self._pins[run, trajectory] = worker
-        self._left[f"{run}/{trajectory}"] = (step, ended_ns)
+    def expect(self, pin: Pin) -> None:
+        """One that left comes back: its prefix is there, its tool ran since."""
+        self._pins[f"{pin.run}/{pin.trajectory}"] = pin
 
     def remove(self, trajectory: LiveTrajectory) -> bool:
         """It left: its fresh siblings' lengths look different now. False when it was not here."""

@@ -30,6 +30,7 @@ from heddle.controller.errors import (
     NoWorker,
     TooMany,
 )
+from heddle.controller.journal import Pin
 from heddle.controller.live import Call, Step
 from heddle.controller.loop import NOBODY, Loop
 from heddle.controller.sync import WeightSyncs
@@ -116,7 +117,8 @@ class Proxy:
         latest = self._lineage.latest(line.run, line.trajectory)
         live = self._loop.trajectories.get(f"{line.run}/{line.trajectory}")
         if live is None:
-            self._loop.table.expect(line.run, line.trajectory, line.worker, latest, line.ended_ns)
+            pin = Pin(line.run, line.trajectory, line.worker, latest, line.ended_ns)
+            self._loop.table.expect(pin)
         # Branches of parallel tools go on from one context and are steps of their own.
         step = max(latest, live.last_step if live else -1) + 1
         group = whose.group or line.group

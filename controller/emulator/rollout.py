@@ -42,7 +42,7 @@ from heddle.controller.emulator.virtual import VirtualClock, VirtualLoop
 from heddle.controller.emulator.workload import TrajectorySpec, workload_hash
 from heddle.controller.fleet.launcher import Ended, Health, Returned, Started, nobody
 from heddle.controller.fleet.workers import Fleet
-from heddle.controller.journal import Journal
+from heddle.controller.journal import Journal, Pin
 from heddle.controller.laws import law_of, laws
 from heddle.controller.layouts import Layouts
 from heddle.controller.loop import Loop
@@ -327,7 +327,7 @@ class Virtual:
 class _QuietJournal(Journal):
     """Nobody restarts a virtual controller: pins need not be written."""
 
-    def pin(self, run: str, trajectory: str, worker: str) -> None:
+    def pin(self, pin: Pin) -> None:
         """Nowhere."""
 
     def unpin(self, run: str, trajectory: str) -> None:

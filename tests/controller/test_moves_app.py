@@ -14,6 +14,7 @@ from heddle.controller.clock import Clock
 from heddle.controller.core.types import Move
 from heddle.controller.emulator.http import EngineApp
 from heddle.controller.emulator.request import EngineConfig
+from heddle.controller.journal import Pin
 
 WHO = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": "t"}
 TOOL = {"role": "tool", "tool_call_id": "c", "content": "42"}
@@ -177,7 +178,7 @@ async def test_streams_on_the_target_tell_by_how_much_a_move_slowed_them(stack, 
     async with emulated(stack, serve_app, auth, speed=5.0) as (s, http):
         await generate(http, body(4, ids=range(20_000)))
         other = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": "other"}
-        s.loop.table.expect("r", "other", "w1", -1, 0)
+        s.loop.table.expect(Pin("r", "other", "w1"))
         said = body(1500, ids=(9, 9), stream=True)
         reading = asyncio.create_task(_read(http, said, other))
         while s.app.up.fleet.workers["w1"].events < 10:
