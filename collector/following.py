@@ -26,7 +26,7 @@ from heddle.collector.activities import (
     Tables,
     together,
 )
-from heddle.collector.cells import Grid
+from heddle.collector.cells import Grid, ordered
 from heddle.collector.doings import Doings
 from heddle.collector.facts import Facts, facts_of, until, window_of
 from heddle.collector.grants import Window, grant
@@ -161,6 +161,11 @@ def differences(old: Columns, new: Columns, calls: Columns) -> Columns:
 def _beside(rows: Columns, calls: Columns) -> Bools:
     """Which are tool calls that overlap two or more of *calls* of their trajectory: not only
     themselves."""
+    order = ordered(calls.trajectory, calls.start)
+    whose, begun, over = calls.trajectory[order], calls.start[order], calls.end[order]
+    # Where any two overlap, so do two that follow each other.
+    if not ((whose[1:] == whose[:-1]) & (begun[1:] < over[:-1])).any():
+        return np.zeros(len(rows), np.bool_)
     times = np.unique(np.concatenate([calls.start, calls.end, rows.start, rows.end]))
 
     def key(whose: Ints, at: Ints) -> Ints:

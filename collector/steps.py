@@ -88,9 +88,13 @@ def codes(names: pl.Series, table: Names) -> Ints:
 def steps_of(frame: pl.DataFrame, tables: Tables) -> Steps:
     """Steps that have a trajectory and a start."""
     known = frame.filter(pl.col("trajectory_id").is_not_null() & pl.col("start_ns").is_not_null())
-    if known.select("trajectory_id", "start_ns", "step_index").is_duplicated().any():
-        # Told twice: what comes first may not depend on which came first.
-        known = known.sort("span_id")
+    found, told_twice = _in_order(known, tables)
+    # What comes first may not depend on which came first.
+    return _in_order(known.sort("span_id"), tables)[0] if told_twice else found
+
+
+def _in_order(known: pl.DataFrame, tables: Tables) -> tuple[Steps, bool]:
+    """Steps by trajectory, start and index, ties as they come; whether there are any."""
     whose = codes(known["trajectory_id"], tables.trajectories)
     start, index, end, *parts = (
         known[name].fill_null(NONE).to_numpy().astype(np.int64)
@@ -98,16 +102,19 @@ def steps_of(frame: pl.DataFrame, tables: Tables) -> Steps:
     )
     order = np.lexsort((index, start, whose))
     worker = codes(known["worker_id"], tables.workers)[order]
-    whose = whose[order]
-    return Steps(
+    whose, index, start = whose[order], index[order], start[order]
+    same = whose[1:] == whose[:-1]
+    twice = same & (start[1:] == start[:-1]) & (index[1:] == index[:-1])
+    steps = Steps(
         whose,
-        index[order],
+        index,
         _homes(whose, worker),
-        start[order],
+        start,
         end[order],
         [part[order] for part in parts],
-        whose[1:] == whose[:-1],
+        same,
     )
+    return steps, bool(twice.any())
 
 
 def _homes(whose: Ints, worker: Ints) -> Ints:
