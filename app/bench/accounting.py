@@ -1,8 +1,8 @@
 """How exact and how fast is the accounting: conservation, a full pass, an update while it runs?
 
 Conservation on seeded random fleets in exact integers; speed on 6,400 trajectories, 64 GPUs and
-60,000 steps, through a store and the named queries a page asks, in one process on one core's worth
-of CPU time (other work on the machine does not count).
+60,000 steps, through a store and the named queries a page asks: a full pass in CPU time of one
+process (other work on the machine does not count), an update in wall time, for a page waits for it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from heddle.app.bench.figures import Figure, Say
 from heddle.app.bench.fleets import Fleet, big_fleet, random_case, stored
@@ -32,6 +33,14 @@ PAGE: Final = ("accounts", "partition", "strips", "blame", "critical_path", "dec
                "efficiency", "findings", "stragglers")  # fmt: skip
 
 
+class Spent(NamedTuple):
+    """Milliseconds of one update: wall and CPU to the partition, CPU to all that is explained."""
+
+    waited_ms: float
+    cpu_ms: float
+    explained_ms: float
+
+
 def run(*, quick: bool, say: Say) -> dict[str, Figure]:
     """The issue's numbers; --quick takes a tenth of everything."""
     share = 0.1 if quick else 1.0
@@ -44,7 +53,7 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
         full_s, all_s, page_ms = _full(Path(data) / "full", fleet)
         say("updates while it runs")
         spent, lag_s = _updates(Path(data) / "running", fleet)
-        accounted_ms, all_ms = (sum(times) / len(spent) for times in zip(*spent, strict=True))
+        waited_ms, cpu_ms, all_ms = zip(*spent, strict=True)
     return {
         "conservation_broken": Figure(broken, "", 0, "lower", f"of {made:,} random fleets"),
         "full_s": Figure(full_s, "s", 3, "lower", f"CPU, rows to partition and strips; {size}"),
@@ -53,18 +62,29 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
         ),
         "page_ms": Figure(page_ms, "ms", 50, "lower", "CPU, all of it again, kept result"),
         "update_ms": Figure(
-            accounted_ms,
+            median(waited_ms),
             "ms",
             150,
             "lower",
-            f"CPU an update, to partition and strips; mean of {len(spent)} in {POLLS} polls "
+            f"wall, to partition and strips; median of {len(spent)} updates in {POLLS} polls "
             f"{EVERY_S:g} s apart while spans come",
         ),
         "update_worst_ms": Figure(
-            max(spent)[0], "ms", 300, "lower", "the costliest of them; no issue target"
+            max(waited_ms), "ms", 300, "lower", "the costliest of them; no issue target"
+        ),
+        "update_cpu_ms": Figure(
+            sum(cpu_ms) / len(spent),
+            "ms",
+            200,
+            "lower",
+            "CPU of all threads, mean of the same; no issue target",
         ),
         "update_explained_ms": Figure(
-            all_ms, "ms", 300, "lower", "that and blame, path, findings; no issue target"
+            sum(all_ms) / len(spent),
+            "ms",
+            300,
+            "lower",
+            "CPU, mean: that and blame, path, findings; no issue target",
         ),
         "update_lag_s": Figure(lag_s, "s", 5, "lower", "oldest answer among these polls"),
     }
@@ -102,16 +122,15 @@ def _full(data: Path, fleet: Fleet) -> tuple[float, float, float]:
         return full_s, all_s, (time.process_time() - began) * 1e3
 
 
-def _updates(data: Path, fleet: Fleet) -> tuple[list[tuple[float, float]], float]:
-    """CPU milliseconds of every update while spans keep coming, to the partition and with all
-    that is explained of it, and the longest lag.
+def _updates(data: Path, fleet: Fleet) -> tuple[list[Spent], float]:
+    """What every update took while spans keep coming, and the longest lag.
 
     The clock that paces updates is counted, so that three minutes of polls need not pass.
     """
     step = EVERY_S / ((fleet.end_ns - fleet.start_ns) / 1e9)
     now, computed_s = [0.0], 0.0
     results = Results(lambda: now[0])
-    spent: list[tuple[float, float]] = []
+    spent: list[Spent] = []
     lags: list[float] = []
     with stored(data, fleet, BEGIN) as store:
         with store.reading() as cursor:
@@ -130,15 +149,14 @@ def _updates(data: Path, fleet: Fleet) -> tuple[list[tuple[float, float]], float
     return spent, max(lags)
 
 
-def _poll(results: Results, cursor: Any) -> tuple[float, float]:
-    """Everything a page shows of a running rollout; CPU milliseconds to its partition, and to the
-    end."""
-    began = time.process_time()
+def _poll(results: Results, cursor: Any) -> Spent:
+    """Everything a page shows of a running rollout."""
+    began_s, began = time.perf_counter(), time.process_time()
     found = results.of(cursor, {"run": ["bench"], "rollout": ["0"]})
     assert found is not None
-    accounted = time.process_time()
+    waited_s, accounted = time.perf_counter() - began_s, time.process_time()
     _ = (found.blame, found.path, found.spare, found.findings)
-    return (accounted - began) * 1e3, (time.process_time() - began) * 1e3
+    return Spent(waited_s * 1e3, (accounted - began) * 1e3, (time.process_time() - began) * 1e3)
 
 
 def _page(cursor: Any, names: Sequence[str] = PAGE) -> None:
