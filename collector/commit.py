@@ -92,6 +92,12 @@ class Committer:
         self.folds.keep(work.folds)
         return work.spans.num_rows + work.markers.num_rows + len(work.folds.keys)
 
+    def forget(self, ids: Any) -> None:
+        """Spans and markers with those ids (trace_id, span_id) are stored no more."""
+        keys = hashes_of(ids)
+        self._keys.drop(keys)
+        self._open.difference_update(keys.tolist())
+
     def close(self) -> None:
         """Close the writer's cursor."""
         self._connection.close()

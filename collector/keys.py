@@ -96,6 +96,13 @@ class Keys:
             both = np.concatenate([before[0], last[0]]), np.concatenate([before[1], last[1]])
             self._runs.append(_sorted(*both))
 
+    def drop(self, keys: Hashes) -> None:
+        """Forget these."""
+        for at, (known, ends) in enumerate(self._runs):
+            stays = ~np.isin(known, keys)
+            self._runs[at] = known[stays], ends[stays]
+        self._runs = [run for run in self._runs if len(run[0])]
+
 
 def _sorted(keys: Hashes, ends: Ends) -> tuple[Hashes, Ends]:
     # Stable: on two sorted runs one after the other it merges, 5 million in 0.1 s.

@@ -77,50 +77,61 @@ def disk_bytes(store: Store, cursor: duckdb.DuckDBPyConnection) -> int:
 
 
 def delete_trajectory(store: Store, run: str, trajectory: str) -> Gone:
-    """Delete one trajectory from the database, the sums and every sealed file of its rollouts."""
+    """Delete one trajectory from the database, the sums and every sealed file of its rollouts.
+
+    Its spans are unknown afterwards: an import brings them back, and so does a sender's retry.
+    """
     replaced: list[tuple[Any, ...]] = []
-    with _removing(store) as cursor:
-        spans = _delete_hot(cursor, run, trajectory)
+    gone: list[Any] = []
+    with _removing(store, gone) as cursor:
+        gone += _delete_hot(cursor, run, trajectory)
         for file in _files(cursor, "run_id = ?", [run]):
-            gone = _rewrite(cursor, store, file, trajectory)
-            spans += gone
-            replaced += [file] if gone else []
+            left = _rewrite(cursor, store, file, trajectory)
+            gone += left
+            replaced += [file] if left else []
+    spans = sum(ids.num_rows for ids in gone)
     _unlink(store, replaced, 0)
     # What was deleted shall not wait in the log or the file.
     store.tidy()
     return Gone(len(replaced), sum(file[3] for file in replaced), spans)
 
 
-def _delete_hot(cursor: duckdb.DuckDBPyConnection, run: str, trajectory: str) -> int:
-    """Also spans of its trace that name no trajectory: they carry what it said."""
+def _delete_hot(cursor: duckdb.DuckDBPyConnection, run: str, trajectory: str) -> list[Any]:
+    """Ids of what went: also spans of its trace that name no trajectory, for they carry what it
+    said."""
     whose = (
         "run_id = ? AND (trajectory_id = ? OR (trajectory_id IS NULL AND trace_id IN (SELECT"
         " trace_id FROM everything WHERE run_id = ? AND trajectory_id = ?)))"
     )
     values = [run, trajectory, run, trajectory]
-    spans = 0
+    ids = [_ids(cursor, f"{table} WHERE {whose}", values) for table in ("markers", "spans")]
     for table in ("markers", "spans"):
-        spans += cursor.execute(f"DELETE FROM {table} WHERE {whose}", values).fetchall()[0][0]
+        cursor.execute(f"DELETE FROM {table} WHERE {whose}", values)
     for table in ("rolled_states", "rolled_trajectories", "touched"):
         cursor.execute(
             f"DELETE FROM {table} WHERE run_id = ? AND trajectory_id = ?", [run, trajectory]
         )
-    return spans
+    return ids
+
+
+def _ids(cursor: duckdb.DuckDBPyConnection, rows: str, values: list[Any]) -> Any:
+    return cursor.sql(f"SELECT trace_id, span_id FROM {rows}", params=values).to_arrow_table()
 
 
 def _rewrite(
     cursor: duckdb.DuckDBPyConnection, store: Store, file: tuple[Any, ...], trajectory: str
-) -> int:
-    """Put a file without the trajectory in the place of one with it; how many spans went."""
+) -> list[Any]:
+    """Put a file without the trajectory in the place of one with it; ids of what went."""
     run, rollout, url, _, rows = file
-    kept = (
-        f"FROM {reading([url])} WHERE trajectory_id IS DISTINCT FROM ? AND (trajectory_id IS NOT"
-        f" NULL OR trace_id NOT IN (SELECT trace_id FROM {reading([url])} WHERE trajectory_id = ?))"
+    keeps = (
+        "(trajectory_id IS DISTINCT FROM ? AND (trajectory_id IS NOT NULL"
+        f" OR trace_id NOT IN (SELECT trace_id FROM {reading([url])} WHERE trajectory_id = ?)))"
     )
-    values = [trajectory, trajectory]
-    left = cursor.execute(f"SELECT count(*) {kept}", values).fetchall()[0][0]
+    kept, values = f"FROM {reading([url])} WHERE {keeps}", [trajectory, trajectory]
+    ids = _ids(cursor, f"{reading([url])} WHERE NOT {keeps}", values)
+    left = rows - ids.num_rows
     if left == rows:
-        return 0
+        return []
     cursor.execute("DELETE FROM sealed_files WHERE url = ?", [url])
     if left:
         name = url.rpartition("/")[2].rpartition("-")[0] + f"-{uuid.uuid4().hex}.parquet"
@@ -128,7 +139,7 @@ def _rewrite(
         plain = "* EXCLUDE (run_id, rollout_id) REPLACE (CAST(attrs::JSON AS VARCHAR) AS attrs)"
         columns = write(store, path, cursor.sql(f"SELECT {plain} {kept}", params=values))
         _list(cursor, store, (run, rollout, path, columns))
-    return rows - left
+    return [ids]
 
 
 def _list(cursor: duckdb.DuckDBPyConnection, store: Store, what: tuple[str, str, str, str]) -> None:
@@ -175,8 +186,11 @@ def _drop_files(cursor: duckdb.DuckDBPyConnection, files: list[tuple[Any, ...]])
 
 
 @contextmanager
-def _removing(store: Store) -> Generator[duckdb.DuckDBPyConnection, None, None]:
-    """One transaction while nobody writes: what fails within it has removed nothing."""
+def _removing(
+    store: Store, gone: list[Any] | None = None
+) -> Generator[duckdb.DuckDBPyConnection, None, None]:
+    """One transaction while nobody writes: what fails within it has removed nothing. Spans whose
+    ids are put into *gone* are taken again."""
     with store.reading() as cursor, store.rollups.paused(), store.turn:
         cursor.begin()
         try:
@@ -187,6 +201,8 @@ def _removing(store: Store) -> Generator[duckdb.DuckDBPyConnection, None, None]:
         except BaseException:
             cursor.rollback()
             raise
+        for ids in gone or ():
+            store.forget(ids)
 
 
 def _unlink(store: Store, files: list[tuple[Any, ...]], spans: int) -> Gone:

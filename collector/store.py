@@ -86,6 +86,10 @@ class Store:
         """Slices of floods counted so far."""
         return self._committer.folds.counted
 
+    def forget(self, ids: Any) -> None:
+        """Take spans with those ids (a table of trace_id, span_id) again; within `turn`."""
+        self._committer.forget(ids)
+
     def append(self, spans: Any, size_bytes: int) -> Future[int]:
         """Queue Rows, Columns or a table of columns.SCHEMA; the future is done once durable.
 

@@ -31,4 +31,5 @@ def run(
         return
     for file in told["sealed"]:
         show.say(f"{file['url']}: {file['spans']} spans, {file['bytes'] / 1024:,.0f} kB")
-    show.say(f"sealed {len(told['sealed'])} rollouts")
+    none = "" if told["sealed"] else ": none that has ended still lies in the database"
+    show.say(f"sealed {len(told['sealed'])} rollouts{none}")

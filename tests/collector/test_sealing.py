@@ -242,6 +242,10 @@ def test_a_deleted_trajectory_is_gone_everywhere_and_its_neighbours_stay(store, 
         assert "t0" not in pl.read_parquet(path)["trajectory_id"]
     assert len(list((tmp_path / "sealed").rglob("*.parquet"))) == seal
     assert retention.delete_trajectory(store, "run/1", "t0").spans == 0
+    # Sent or imported again it is there again, and its neighbours are not there twice.
+    put(store, [*rollout_spans("run/1", "r 1", 0), nameless])
+    assert count(store, "everything") == 17
+    assert answers(store)["trajectories"]["trajectory_id"].to_list() == ["t0", "t1", "t2"]
 
 
 def test_the_writer_goes_on_while_rollouts_are_sealed(store):

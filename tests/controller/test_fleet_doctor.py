@@ -84,7 +84,7 @@ class Engine(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b'{"version": "0.4.6", "weight_version": "default"}')
 
-    def log_message(self, *_):
+    def log_message(self, format, *_):
         pass
 
 
