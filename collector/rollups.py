@@ -24,9 +24,10 @@ from heddle.collector.arrivals import MOST_ROWS, Arrivals
 
 _NAMED_ROLLOUTS: Final = 200
 """With more than this many touched at once the whole table is scanned."""
-SPEND: Final = 0.1
+SPEND: Final = 0.05
 """Of the time, what readers may spend on refreshing; what they do not is saved, up to SAVED_S.
-With 5,000 spans/s arriving a refresh is 0.1 s of CPU; one before each query leaves no time."""
+With 5,000 spans/s arriving a refresh takes 0.2 s; at twice the share one query in twenty met one,
+and the p95 of some was that of a refresh."""
 SAVED_S: Final = 3.0
 _ASKED_S: Final = 30.0
 """So long after a reader the sums are kept a second old; with none they are a tenth of the work."""
