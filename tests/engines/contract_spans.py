@@ -24,7 +24,7 @@ def test_spans_of_a_request_hang_below_the_traceparent_it_came_with(
     headers = {"traceparent": f"00-{trace}-{parent}-01"}
     body = body_of(prompt(41, 30), 6, rid="span41-0-0")
     assert http.post("/generate", json=body, headers=headers).status_code == 200
-    found = spans.of(trace, "Req")
+    found = spans.of(trace, "Req", "prefill_forward", "decode_forward")
     (root,) = [span for span in found if span.name.strip().startswith("Req")]
     assert root.parent_span_id.hex() == parent
     said = attributes(root)

@@ -30,13 +30,15 @@ class SpanSink:
             for span in spans_of(body):
                 self._spans[span.trace_id.hex()].append(span)
 
-    def of(self, trace_id: str, name: str, within_s: float = 20.0) -> list[Span]:
-        """A trace's spans once one has that in its name: an exporter sends in batches."""
+    def of(self, trace_id: str, *names: str, within_s: float = 20.0) -> list[Span]:
+        """A trace's spans once each of these is in the name of one: every process of an engine
+        sends its own, in batches."""
         deadline = time.monotonic() + within_s
         while True:
             with self._lock:
                 spans = list(self._spans[trace_id])
-            if any(name in span.name for span in spans) or time.monotonic() > deadline:
+            here = all(any(name in span.name for span in spans) for name in names)
+            if here or time.monotonic() > deadline:
                 return spans
             time.sleep(0.05)
 

@@ -35,7 +35,11 @@ GREEDY = {"max_new_tokens": 12, "temperature": 0, "ignore_eos": True}
 VERSION = "step-120"
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.long)])
+# Three engines start one after the other: 160 s and more.
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(params=["local", "ray"])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ControllerClient]:
     """A controller that launches genuine engines on two logical GPUs."""
     if not (SGLANG / ".heddle-engines").exists():
