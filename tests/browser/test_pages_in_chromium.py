@@ -37,27 +37,6 @@ def _open(page: Page, url: str, path: str = "", **address: str) -> list[str]:
     return outside
 
 
-@pytest.mark.parametrize(
-    ("path", "title"),
-    [
-        ("", "Where did the GPU time go?"),
-        ("tail", "The long tail"),
-        ("trajectory", "Trajectory"),
-        ("compare", "Compare"),
-        ("idle", "GPUs idle"),
-        ("policies", "Policies"),
-    ],
-)
-def test_every_page_loads_and_asks_nobody_outside(
-    page: Page, dashboard: str, path: str, title: str
-) -> None:
-    outside = _open(page, dashboard, path, run=RUN)
-    expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
-    assert page.locator('[data-testid="stException"]').count() == 0
-    assert outside == []
-    expect(page.get_by_text("emulated fleet, x20: times are fleet time")).to_be_visible()
-
-
 def test_no_number_of_the_strip_is_cut_off(page: Page, dashboard: str) -> None:
     _open(page, dashboard, "", run=RUN, rollout="rollout-1")
     expect(page.get_by_text("12 min 05 s").first).to_be_visible()
