@@ -77,7 +77,8 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
         fill(Path(data), spans)
         with Collector(Path(data)) as collector:
             note = f"{spans / 1e6:g} million spans there; a tenth sent twice"
-            return _figures(collector, seconds, say, note) | _sealing(collector, seconds, say)
+            figures = _figures(collector, seconds, say, note) | _sealing(collector, seconds, say)
+        return figures | _killed(Path(data) / "killed", seconds, say)
 
 
 def fill(data: Path, spans: int) -> None:
@@ -123,6 +124,23 @@ def _sealing(collector: Collector, seconds: float, say: Say) -> dict[str, Figure
     p99_ms, sealed = collector.sealing_p99_ms(seconds)
     note = f"at 2,000 spans/s while a rollout of {sealed:,} spans is sealed"
     return {"sealing_ack_p99_ms": Figure(p99_ms, "ms", 250, "lower", note)}
+
+
+def _killed(data: Path, seconds: float, say: Say) -> dict[str, Figure]:
+    """How long a file takes to open whose collector was killed before it could tidy up."""
+    say("kill -9 after spans as fast as they are taken")
+    data.mkdir()
+    Store(data / "other.duckdb").close()  # imports are no part of it
+    with Collector(data) as collector:
+        collector.load("http", Load(512, senders=1, connections=4), seconds)
+        collector.kill()
+    began = time.monotonic()
+    with closing(Store(data / FILE_NAME)) as store:
+        took_s = time.monotonic() - began
+        with store.reading() as cursor:
+            spans = cursor.execute("SELECT count(*) FROM spans").fetchall()[0][0]
+    note = f"the file, after kill -9 with {spans:,} spans in it"
+    return {"reopen_after_kill_s": Figure(took_s, "s", 1, "lower", note)}
 
 
 class Collector:
@@ -206,6 +224,11 @@ class Collector:
 
     def __enter__(self) -> Collector:
         return self
+
+    def kill(self) -> None:
+        """As the kernel does it."""
+        self._process.kill()
+        self._process.wait()
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
