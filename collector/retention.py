@@ -104,18 +104,17 @@ def _delete_hot(cursor: duckdb.DuckDBPyConnection, run: str, trajectory: str) ->
         " trace_id FROM everything WHERE run_id = ? AND trajectory_id = ?)))"
     )
     values = [run, trajectory, run, trajectory]
-    ids = [_ids(cursor, f"{table} WHERE {whose}", values) for table in ("markers", "spans")]
-    for table in ("markers", "spans"):
-        cursor.execute(f"DELETE FROM {table} WHERE {whose}", values)
+    ids = [
+        cursor.sql(
+            f"DELETE FROM {table} WHERE {whose} RETURNING trace_id, span_id", params=values
+        ).to_arrow_table()
+        for table in ("markers", "spans")
+    ]
     for table in ("rolled_states", "rolled_trajectories", "touched"):
         cursor.execute(
             f"DELETE FROM {table} WHERE run_id = ? AND trajectory_id = ?", [run, trajectory]
         )
     return ids
-
-
-def _ids(cursor: duckdb.DuckDBPyConnection, rows: str, values: list[Any]) -> Any:
-    return cursor.sql(f"SELECT trace_id, span_id FROM {rows}", params=values).to_arrow_table()
 
 
 def _rewrite(
@@ -128,7 +127,8 @@ def _rewrite(
         f" OR trace_id NOT IN (SELECT trace_id FROM {reading([url])} WHERE trajectory_id = ?)))"
     )
     kept, values = f"FROM {reading([url])} WHERE {keeps}", [trajectory, trajectory]
-    ids = _ids(cursor, f"{reading([url])} WHERE NOT {keeps}", values)
+    gone = f"SELECT trace_id, span_id FROM {reading([url])} WHERE NOT {keeps}"
+    ids = cursor.sql(gone, params=values).to_arrow_table()
     left = rows - ids.num_rows
     if left == rows:
         return []

@@ -21,6 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from heddle.collector.arrivals import MOST_ROWS, Arrivals
+from heddle.collector.sealed import among
 
 _NAMED_ROLLOUTS: Final = 200
 """With more than this many touched at once the whole table is scanned."""
@@ -242,10 +243,6 @@ def _rollouts(narrow: str) -> str:
 
 
 def _narrowed(rollouts: list[str | None], table: str = "e") -> str:
-    """Literals reach the zone maps of the scan, a join alone does not."""
     if len(rollouts) > _NAMED_ROLLOUTS:
         return "true"
-    named = ["'" + r.replace("'", "''") + "'" for r in rollouts if r is not None]
-    tests = [f"{table}.rollout_id IN ({', '.join(named)})"] if named else []
-    tests += [f"{table}.rollout_id IS NULL"] if None in rollouts else []
-    return f"({' OR '.join(tests)})"
+    return among(f"{table}.rollout_id", rollouts)

@@ -10,7 +10,7 @@ collector put into the same data set are not listed here: it answers for them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -88,6 +88,16 @@ def reading(urls: list[str]) -> str:
 def literal(text: str) -> str:
     """A SQL string."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def among(column: str, values: Iterable[str | None]) -> str:
+    """The condition that a column holds one of these; literals reach the zone maps of a scan, a
+    join alone does not."""
+    values = list(values)
+    named = sorted({literal(value) for value in values if value is not None})
+    tests = [f"{column} IN ({', '.join(named)})"] if named else []
+    tests += [f"{column} IS NULL"] if None in values else []
+    return f"({' OR '.join(tests)})"
 
 
 class Place:

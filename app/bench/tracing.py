@@ -21,6 +21,7 @@ from typing import Any, Final
 import psutil
 
 from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.served import used_s
 from heddle.app.compose import answers
 from heddle.app.supervise import Supervisor, free_port
 from heddle.collector.client import CollectorClient
@@ -185,8 +186,7 @@ class _Spent:
         return {name: now[name] - before for name, before in self._before.items()}
 
     def _seconds(self) -> dict[str, float]:
-        times = {name: process.cpu_times() for name, process in self._there.items()}
-        return {name: spent.user + spent.system for name, spent in times.items()}
+        return {name: used_s(process) for name, process in self._there.items()}
 
 
 def _start(ray: Any, tries: int = 3) -> None:

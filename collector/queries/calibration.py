@@ -15,7 +15,7 @@ import duckdb
 from heddle.collector.queries.memory import Memory
 from heddle.collector.queries.query import Answer, Filters, Query, one_instant, table_of
 from heddle.collector.queries.results import database
-from heddle.collector.sealed import literal
+from heddle.collector.sealed import among
 
 Whose: TypeAlias = tuple[str | None, str | None]
 KEPT: Final = 4_096
@@ -84,14 +84,8 @@ def _calibration(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
 
 
 def _narrowed(whose: Sequence[Whose]) -> str:
-    """Literals reach the zone maps of the scan."""
-    tests: list[str] = []
-    for name, given in zip(("run_id", "rollout_id"), zip(*whose, strict=True), strict=True):
-        named = sorted({literal(value) for value in given if value is not None})
-        either = [f"{name} IN ({', '.join(named)})"] if named else []
-        either += [f"{name} IS NULL"] if None in given else []
-        tests.append(f"({' OR '.join(either)})")
-    return " AND ".join(tests)
+    runs, rollouts = zip(*whose, strict=True)
+    return f"{among('run_id', runs)} AND {among('rollout_id', rollouts)}"
 
 
 CALIBRATION = Query(

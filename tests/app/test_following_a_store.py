@@ -11,6 +11,7 @@ from heddle.collector.queries import more
 from heddle.collector.queries.more import read_more
 from heddle.collector.queries.reading import read
 from heddle.collector.queries.results import Result, Results, explain
+from heddle.collector.store import Store
 
 ASKED = {"run": ["bench"], "rollout": ["0"]}
 
@@ -21,6 +22,15 @@ def told(result: Result) -> list[object]:
         result.parts.rows(), result.signals, [one.title for one in result.findings],
         result.path.segments,
     ]  # fmt: skip
+
+
+def assert_followed(results: Results, store: Store) -> None:
+    """What was followed is what reading it anew gives."""
+    with store.reading() as cursor:
+        found, anew = results.of(cursor, ASKED), read(cursor, "bench", "0")
+    assert found is not None
+    assert anew is not None
+    assert told(found) == told(explain(anew))
 
 
 @pytest.fixture
@@ -36,11 +46,7 @@ def test_followed_in_six_looks_it_is_what_reading_it_anew_gives(
     with stored(tmp_path / "x", fleet, 0.2) as store:
         for look in range(6):
             now[0] += 10.0
-            with store.reading() as cursor:
-                found, anew = results.of(cursor, ASKED), read(cursor, "bench", "0")
-            assert found is not None
-            assert anew is not None
-            assert told(found) == told(explain(anew))
+            assert_followed(results, store)
             fleet.send(store, 0.2 + 0.16 * look, 0.36 + 0.16 * look)
     assert results.followed >= 4
 
@@ -59,11 +65,7 @@ def test_a_span_of_another_operation_says_how_late_it_is_as_well(
                     span = span.set_column(place, span.schema.field(name), [[value]])
                 store.append(span, 1).result()
             now[0] += 10.0
-            with store.reading() as cursor:
-                found, anew = results.of(cursor, ASKED), read(cursor, "bench", "0")
-            assert found is not None
-            assert anew is not None
-            assert told(found) == told(explain(anew))
+            assert_followed(results, store)
     assert results.followed == 1
 
 
