@@ -54,6 +54,8 @@ def test_a_rollout_by_http_and_no_engine_outlives_a_killed_controller(tmp_path):
         client.end_rollout("r", "o")
         with CollectorClient(p.at("queries")) as store:
             (steps,) = until(lambda: _whole(store, "steps", 8))
+            # A running rollout answers each question up to its own second.
+            until(lambda: _whole(store, "rollouts", 1))
             accounts = store.query("accounts", run="r", rollout="o").row(0, named=True)
             partition = store.query("partition", run="r", rollout="o")
         engines = psutil.Process(controller.pid).children(recursive=True)
