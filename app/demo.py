@@ -1,9 +1,10 @@
 """Does Heddle's preset beat verl's on the same trajectories, and where did the GPU time go?
 
 One warm-up rollout gives the history; then the same rollout runs under both presets. `heddle` runs
-before `verl`: its predictions must not have seen these very trajectories end. Every number is of an
-emulated fleet, read back from the store; a loss is reported as a loss, and where this machine could
-not keep up (`lag.py`) nobody is declared to have won.
+before `verl`: its predictions must not have seen these very trajectories end. Each finds its layout
+up: neither pays for the other's. Every number is of an emulated fleet, read back from the store; a
+loss is reported as a loss, and where this machine could not keep up (`lag.py`) nobody is declared to
+have won.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def _rollout(
     session.controller.switch(
         run=session.run, preset=preset, who="heddle demo", why=f"rollout {rollout} of the demo"
     )
+    session.lay_out(specs, why=f"the layout of {preset}, before rollout {rollout} begins")
     with bar(f"rollout {rollout} under preset {preset}", len(specs)) as progress:
         result = session.play(rollout, named(specs, rollout), progress)
     if result.errors:

@@ -25,6 +25,7 @@ from heddle.controller.core.cost import lower_bounds_s
 from heddle.controller.core.types import Latency, Work
 from heddle.controller.emulator.workload import TrajectorySpec
 from heddle.controller.wire import GroupIn, RolloutBegin
+from heddle.controller.wire_fleet import FleetApplyIn, FleetPlanIn
 from heddle.models.latency import Law, load_profile
 
 SETTLE_S: Final = 30.0
@@ -62,6 +63,21 @@ class Session:
         self.emitter.close(timeout_s=1.0)  # of the 5 s that Ctrl-C may take; 3 are the children's
         self.controller.close()
         self.collector.close()
+
+    def lay_out(self, trajectories: Sequence[TrajectorySpec], *, why: str) -> None:
+        """Give the fleet the layout that the run's policy wants for them, before anybody's time runs.
+
+        Left to `begin_rollout` the change is part of that rollout's makespan, and two rollouts in
+        a row pay for each other's layouts: 1,056 of 4,261 GPU-seconds in one demo under `verl`.
+        """
+        wanted = FleetPlanIn(run=self.run, groups=group_facts(trajectories))
+        plan = self.controller.plan_fleet(wanted)
+        if sorted(plan.layout) == sorted(plan.before):
+            return
+        said = {**wanted.model_dump(), "layout": plan.layout, "who": "driver", "why": why}
+        story = self.controller.apply_fleet(FleetApplyIn(**said, wait=True))
+        if story.error:
+            fail(f"the layout {plan.layout} did not come up before the rollout: {story.error}")
 
     def play(
         self, rollout: str, trajectories: Sequence[TrajectorySpec], progress: Progress

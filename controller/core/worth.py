@@ -48,6 +48,8 @@ def worth(
     margin: float = MARGIN,
 ) -> Verdict:
     """Whether the wanted degrees end sooner than those there are, by more than the margin."""
+    if not now:
+        return Verdict(True, None, "no engine serves yet")
     if sorted(now) == sorted(wanted):
         return Verdict(False, 0.0, "the layout is there already")
     if not works:

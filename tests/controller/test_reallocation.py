@@ -240,6 +240,18 @@ async def test_weights_that_differ_are_no_layout():
     assert "serves weights 'default', the fleet 'by-hand'" in told["error"]
 
 
+async def test_a_fleet_without_engines_can_be_laid_out_before_its_first_rollout():
+    async with fleet_stack((4,)) as f, aiohttp.ClientSession() as http:
+        preview = await post(http, f.url, "/fleet/plan", expected=8, run="r")
+        told = await post(http, f.url, "/fleet/apply", layout=[2, 2], who="x", wait=True)
+        assert f.degrees() == [2, 2]
+        await post(http, f.url, "/switches", allocation="fixed-2", who="x")
+        begun = await begin(http, f.url)
+    assert (preview["before"], preview["change"]) == ([], True)
+    assert (told["state"], told["after"]) == ("done", [2, 2])
+    assert (begun["layout"], begun["reallocated"]) == ([2, 2], False)
+
+
 async def test_a_preview_changes_nothing_and_a_second_change_waits_its_turn():
     async with fleet_stack((8,), launch_s=5.0) as f, aiohttp.ClientSession() as http:
         await begin(http, f.url)

@@ -90,6 +90,11 @@ def test_without_lengths_or_a_law_nothing_changes_even_for_free(works, wanted, s
     assert (verdict.change, verdict.gain_s, verdict.because) == (False, None, said)
 
 
+def test_where_no_engine_serves_any_layout_is_worth_its_cost():
+    works = [Work(output_tokens=10_000.0)]
+    assert worth(works, LAWS["free"], [], [4], math.inf).change
+
+
 def test_a_change_that_never_ends_is_never_made():
     works = [Work(output_tokens=9e9)]
     assert not worth(works, LAWS["free"], [1] * 4, [4], math.inf).change

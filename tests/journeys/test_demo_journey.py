@@ -44,6 +44,15 @@ def test_the_store_holds_the_workload_and_nothing_else(demo, preset):
     assert said["moves"] >= 0
 
 
+def test_no_rollout_pays_for_the_layout_of_another(demo):
+    layouts = [said["layout"] for said in demo[0]["presets"].values()]
+    spent = [said["gpu_ns"].get("reallocation", 0) for said in demo[0]["presets"].values()]
+
+    # They differ, so that the fleet was changed between the two and before the first.
+    assert len({tuple(layout) for layout in layouts}) == 2
+    assert spent == [0, 0]
+
+
 def test_no_makespan_is_below_the_lower_bounds(demo):
     for said in demo[0]["presets"].values():
         assert set(said["lower_bounds_s"]) == {"longest_alone", "work"}
