@@ -3,8 +3,8 @@
 One warm-up rollout gives the history; then the same rollout runs under both presets. `heddle` runs
 before `verl`: its predictions must not have seen these very trajectories end. Each finds its layout
 up: neither pays for the other's. Every number is of an emulated fleet, read back from the store; a
-loss is reported as a loss, and where this machine could not keep up (`lag.py`) nobody is declared to
-have won.
+loss is reported as a loss, and where this machine could not keep up (`lag.py`) nobody is declared
+to have won.
 """
 
 from __future__ import annotations
