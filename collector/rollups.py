@@ -48,9 +48,6 @@ SUMS: Final = ("rolled_states", "rolled_trajectories", "rolled_rollouts")
 """Tables of sums that go when their spans do."""
 
 
-# Where a trajectory's spans lie is looked up by its name alone: 250,000 names took 7 ms to scan.
-_BY_NAME: Final = "CREATE INDEX IF NOT EXISTS rolled_by_name ON rolled_trajectories (trajectory_id)"
-
 
 def touching(incoming: str, number: int | None = None) -> str:
     """The statement that notes what the rows of *incoming* touch; part of their transaction.
@@ -63,11 +60,12 @@ def touching(incoming: str, number: int | None = None) -> str:
 def prepare(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
     """Make the tables; when what they hold was computed by another definition, compute it anew."""
     connection.execute(_SQL["tables"])
-    definition = hashlib.sha256("\n".join([*_SQL.values(), *columns]).encode()).hexdigest()
+    # DuckDB's `hash` may be another one in the next version.
+    parts = [*_SQL.values(), *columns, duckdb.__version__]
+    definition = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     if connection.execute("SELECT definition FROM rolled_of").fetchall() == [(definition,)]:
         # Numbers are of one life of the collector.
         connection.execute("UPDATE touched SET number = NULL WHERE number IS NOT NULL")
-        connection.execute(_BY_NAME)
         return
     for table in ("touched", *SUMS):
         connection.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
@@ -81,7 +79,6 @@ def prepare(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> No
     }
     for table, statement in made.items():
         connection.execute(f"CREATE TABLE {table} AS {statement}")
-    connection.execute(_BY_NAME)
     connection.execute("DELETE FROM rolled_of; DELETE FROM rolled_runs; DROP TABLE due")
     connection.execute("INSERT INTO rolled_of VALUES (?)", [definition])
     connection.execute(touching("everything"))

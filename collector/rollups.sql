@@ -119,6 +119,9 @@ GROUP BY run_id, rollout_id, trajectory_id
 
 -- :rolled_trajectories
 SELECT * EXCLUDE (step_indices, unnumbered, worker_ids, latest, guess),
+    -- One trajectory among 250,000 is found in 1.4 ms by it, in 9 ms by its name; an index on names
+    -- took 1.1 ms and 5 to 15 % of the ingest.
+    hash(trajectory_id) AS trajectory_key,
     len(step_indices) + unnumbered AS steps,
     len(worker_ids) AS workers,
     latest.id AS worker_id,

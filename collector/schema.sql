@@ -13,7 +13,7 @@ SELECT run_id, rollout_id, end_ns FROM rolled_rollouts WHERE end_ns IS NOT NULL;
 -- rollout has ended. It is abandoned when neither came, only silence. One that crosses rollouts has
 -- a row in each.
 CREATE OR REPLACE VIEW trajectories AS
-SELECT s.* EXCLUDE (explicit_calls, all_calls, explicit_ns, all_tool_ns),
+SELECT s.* EXCLUDE (explicit_calls, all_calls, explicit_ns, all_tool_ns, trajectory_key),
     CASE
         WHEN s.root_end_ns IS NOT NULL THEN 'finished'
         WHEN r.end_ns IS NULL AND (s.rollout_id IS NOT NULL OR s.has_root OR s.has_open_step)

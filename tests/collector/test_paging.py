@@ -215,6 +215,15 @@ def test_a_named_trajectory_is_found_whole_though_its_sums_are_behind(tmp_path):
     }
 
 
+def test_named_trajectories_are_the_lists_own_rows_in_every_rollout(store):
+    everybody = ask(store, "trajectories")[0]
+    names = sorted(set(everybody["trajectory_id"]))
+    for asked in (*([name] for name in names), names[:3], ["nobody"]):
+        for paging_ in ({}, {"limit": 100}):
+            found = ask(store, "trajectories", trajectory=asked, **paging_)[0]
+            assert found.equals(everybody.filter(pl.col("trajectory_id").is_in(asked)))
+
+
 @pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if query.of_spans])
 def test_lists_without_an_open_span_are_those_of_all_views(name, tmp_path, monkeypatch):
     """Whoever asks for nothing that is open is answered from views without start markers."""
