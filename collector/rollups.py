@@ -48,7 +48,6 @@ SUMS: Final = ("rolled_states", "rolled_trajectories", "rolled_rollouts")
 """Tables of sums that go when their spans do."""
 
 
-
 def touching(incoming: str, number: int | None = None) -> str:
     """The statement that notes what the rows of *incoming* touch; part of their transaction.
 
