@@ -2,7 +2,7 @@
 
 Protobuf allows it: a message's bytes followed by more of its fields are the message with those
 fields. So a span is its head followed by attributes, most of which come again and again and are
-encoded once; a request is its resource and scope followed by spans. 20 attributes cost about 15 us
+encoded once; a request is its resource and scope followed by spans. 20 attributes cost about 12 us
 where the SDK's encoder takes 170, in a thread that keeps the interpreter from the caller.
 """
 
@@ -25,18 +25,33 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 # 20,000 of at most 256 bytes are about 8 MB; long values hardly ever come twice.
 REMEMBERED: Final = 20_000
 LONGEST: Final = 256
+FEW: Final = 4096
+"""Numbers below it are remembered too."""
 _INT64: Final = 1 << 63
 # "Whether the parent is remote is known" (it is not remote), as the SDK sends it.
 _FLAGS: Final = 0x100
 _FIELD_1: Final = b"\x0a"
 _FIELD_2: Final = b"\x12"
+_FIELD_4: Final = b"\x22"
 _ATTRIBUTE: Final = b"\x4a"
 _INT_VALUE: Final = b"\x18"
 _SMALL: Final = [bytes([n]) for n in range(0x80)]
-_pairs: Final[dict[tuple[str, type, str | bool], bytes]] = {}
+_Pairs = dict[tuple[str, Any], bytes]
+# One for each type: True, 1 and 1.0 are the same key.
+_texts: Final[_Pairs] = {}
+_counts: Final[_Pairs] = {}
+_bools: Final[_Pairs] = {}
+_lists: Final[_Pairs] = {}
 _keys: Final[dict[str, bytes]] = {}
 _doubles: Final[dict[str, bytes]] = {}
+_names: Final[dict[str, bytes]] = {}
 _double: Final = struct.Struct("<d")
+_times: Final = struct.Struct("<BQBQ")
+_START, _END = 0x39, 0x41
+_ORDINARY: Final = Span(
+    flags=_FLAGS, kind=Span.SPAN_KIND_INTERNAL, status=Status()
+).SerializeToString()
+"""What every span says; one that failed says its status after it."""
 
 
 def span_bytes(
@@ -50,21 +65,24 @@ def span_bytes(
     error: str | None,
 ) -> bytes:
     """A Span message; None values are left out, ValueError for ids that are no hex."""
-    head = Span(
-        trace_id=bytes.fromhex(trace_id),
-        span_id=bytes.fromhex(span_id),
-        parent_span_id=bytes.fromhex(parent_span_id or ""),
-        flags=_FLAGS,
-        name=name,
-        kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=start_ns,
-        end_time_unix_nano=end_ns,
-        status=Status(code=Status.STATUS_CODE_ERROR, message=error) if error else Status(),
-    )
-    parts = [_pair(str(key), value) for key, value in attributes.items() if value is not None]
+    trace, span = bytes.fromhex(trace_id), bytes.fromhex(span_id)
+    parent = bytes.fromhex(parent_span_id or "")
+    # An empty parent is the same as none.
+    parts = [
+        *(_FIELD_1, _varint(len(trace)), trace),
+        *(_FIELD_2, _varint(len(span)), span),
+        *(_FIELD_4, _varint(len(parent)), parent),
+        _names.get(name) or _remember(_names, name, Span(name=name).SerializeToString()),
+        _times.pack(_START, start_ns, _END, end_ns),
+        _ORDINARY,
+    ]
+    for key, value in attributes.items():
+        if value is not None:
+            parts.append(_pair(key, value))
     if error:
-        parts.append(_pair("error.type", error))
-    return b"".join([head.SerializeToString(), *parts])
+        failed = Status(code=Status.STATUS_CODE_ERROR, message=error)
+        parts += (Span(status=failed).SerializeToString(), _pair("error.type", error))
+    return b"".join(parts)
 
 
 class Envelope:
@@ -85,32 +103,36 @@ class Envelope:
 def _pair(key: str, value: Any) -> bytes:
     """One attribute as the field of a span."""
     kind = type(value)
+    if kind is str:
+        return _texts.get((key, value)) or _remembered(_texts, key, value)
     if kind is float:
         # The eight bytes of the number come last, whatever it is.
         head = _doubles.get(key) or _remember(_doubles, key, _encoded(key, value)[:-8])
         return head + _double.pack(value)
     if kind is int and -_INT64 <= value < _INT64:
+        if 0 <= value < FEW:
+            return _counts.get((key, value)) or _remembered(_counts, key, value)
         number = _varint(value if value >= 0 else value + (1 << 64))
         return _field(_ATTRIBUTE, _key(key) + _field(_FIELD_2, _INT_VALUE + number))
+    if kind is bool:
+        return _bools.get((key, value)) or _remembered(_bools, key, value)
     if kind is list and len(value) == 1 and type(value[0]) is str:
-        return _remembered((key, list, value[0]), value)
-    if kind is bool or (kind is str and len(value) <= LONGEST):
-        return _remembered((key, kind, value), value)
+        known = _lists.get((key, value[0]))
+        return known or _kept(_lists, (key, value[0]), _encoded(key, value))
     return _encoded(key, value)
 
 
-def _remembered(name: tuple[str, type, str | bool], value: Any) -> bytes:
-    """What was encoded before: short texts and flags come again and again."""
-    known = _pairs.get(name)
-    if known is None:
-        known = _encoded(name[0], value)
-        if len(known) <= LONGEST:
-            _remember(_pairs, name, known)
-    return known
+def _remembered(where: _Pairs, key: str, value: Any) -> bytes:
+    """Encoded for the first time: short texts, small numbers and flags come again and again."""
+    return _kept(where, (key, value), _encoded(key, value))
+
+
+def _kept(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
+    return _remember(where, name, encoded) if len(encoded) <= LONGEST else encoded
 
 
 def _key(key: str) -> bytes:
-    return _keys.get(key) or _remember(_keys, key, KeyValue(key=key).SerializeToString())
+    return _keys.get(key) or _remember(_keys, key, KeyValue(key=str(key)).SerializeToString())
 
 
 def _remember(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
@@ -121,7 +143,7 @@ def _remember(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
 
 
 def _encoded(key: str, value: Any) -> bytes:
-    return Span(attributes=[KeyValue(key=key, value=_value(value))]).SerializeToString()
+    return Span(attributes=[KeyValue(key=str(key), value=_value(value))]).SerializeToString()
 
 
 def _value(value: Any) -> AnyValue:

@@ -1,7 +1,7 @@
 """What must a restarted controller still know?
 
-Registered workers, switches and their audit, where each live trajectory is and how far it came,
-the active predictor. One SQLite file, committed at each call; a few dozen microseconds in WAL mode.
+Registered workers, switches and their audit, the active predictor in one SQLite file, committed at
+each call; where each live trajectory is and how far it came in a file of lines beside it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from heddle.controller.pins import Pin, Pins
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS workers (
@@ -21,27 +23,8 @@ CREATE TABLE IF NOT EXISTS audit (
     version INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, at_ns INTEGER NOT NULL,
     choice TEXT NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL,
     who TEXT NOT NULL, why TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS pins (
-    run TEXT, trajectory TEXT, worker TEXT NOT NULL, step INTEGER NOT NULL DEFAULT -1,
-    ended_ns INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (run, trajectory));
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-
-
-# A file of before 0.1 knows the worker alone.
-_LATER: Final = {"step": "INTEGER NOT NULL DEFAULT -1", "ended_ns": "INTEGER NOT NULL DEFAULT 0"}
-
-
-class Pin(NamedTuple):
-    """Where a live trajectory's prefix is, and what it did last."""
-
-    run: str
-    trajectory: str
-    worker: str
-    step: int = -1
-    """Index of its newest finished step."""
-    ended_ns: int = 0
-    """When that ended; 0: none has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +54,12 @@ class Journal:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
-        known = {row[1] for row in self._db.execute("PRAGMA table_info(pins)")}
-        for name, kind in _LATER.items():
-            if name not in known:
-                self._db.execute(f"ALTER TABLE pins ADD COLUMN {name} {kind}")
+        self._pins = Pins(path.with_suffix(".pins") if path is not None else None)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         self._db.close()
+        self._pins.close()
 
     def add_worker(self, worker_id: str, url: str, degree: int) -> None:
         """Remember a registered worker."""
@@ -133,16 +114,15 @@ class Journal:
 
     def pin(self, pin: Pin) -> None:
         """Remember where a live trajectory is."""
-        self._db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)", pin)
+        self._pins.put(pin)
 
     def unpin(self, run: str, trajectory: str) -> None:
         """It finished."""
-        self._db.execute("DELETE FROM pins WHERE run = ? AND trajectory = ?", (run, trajectory))
+        self._pins.drop(run, trajectory)
 
     def pins(self) -> list[Pin]:
         """Of every live trajectory, as they were remembered."""
-        rows = self._db.execute("SELECT run, trajectory, worker, step, ended_ns FROM pins")
-        return [Pin(*row) for row in rows]
+        return self._pins.all()
 
     def set_fact(self, name: str, value: str) -> None:
         """Remember one named value, as the active predictor."""

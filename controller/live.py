@@ -19,7 +19,7 @@ from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.errors import ControllerError
 from heddle.controller.fleet.engine import Engine, Steered
-from heddle.controller.journal import Pin
+from heddle.controller.pins import Pin
 from heddle.controller.shape import Shape
 
 
@@ -167,6 +167,8 @@ class LiveTrajectory:
     errors: int = 0
     known: Trajectory | None = None
     """The fact as last told; None: something changed since."""
+    labels: tuple[object, dict[str, Any]] | None = None
+    """What its spans say of it, and what that was made of."""
     steered: tuple[Trajectory, Switches] | None = None
     """What the priorities of its running steps were last worked out from."""
 

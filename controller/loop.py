@@ -19,7 +19,7 @@ from heddle.controller.clock import Clock
 from heddle.controller.core.decide import decide_at_home, roams, watches
 from heddle.controller.core.types import Release, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
-from heddle.controller.dataplane.spans import StepSpans
+from heddle.controller.dataplane.spans import TOOL_GAP_NS, Gap, StepSpans
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.decided import Decided
 from heddle.controller.deciding import Decider
@@ -117,7 +117,7 @@ class Loop:
         now_ns = self.clock.now_ns()
         self._arrivals += 1
         trajectory = self.table.of(whose, self._arrivals)
-        self._end_tool(trajectory, now_ns)
+        gap = self._end_tool(trajectory, now_ns)
         index = whose.step if whose.step is not None else trajectory.last_step + 1
         attempt = trajectory.attempts[index] = trajectory.attempts.get(index, -1) + 1
         self._arrivals += 1
@@ -140,7 +140,7 @@ class Loop:
             trajectory.last_step = index
         trajectory.waiting.append(step)
         trajectory.changed()
-        self.spans.arrived(step)
+        self.spans.arrived(step, gap)
         self._returns(trajectory)
         return step
 
@@ -346,14 +346,16 @@ class Loop:
         if undecided:
             undecided.pop(trajectory, None)
 
-    def _end_tool(self, trajectory: LiveTrajectory, now_ns: int) -> None:
-        if trajectory.waiting or trajectory.running or not trajectory.last_end_ns:
-            return
-        self.spans.tool(trajectory, now_ns)
+    def _end_tool(self, trajectory: LiveTrajectory, now_ns: int) -> Gap | None:
+        since_ns = trajectory.last_end_ns
+        if trajectory.waiting or trajectory.running or not since_ns:
+            return None
         seen = self.beliefs.seen_of(trajectory.run)
-        tool_s = max(now_ns - trajectory.last_end_ns, 0) / 1e9
+        tool_s = max(now_ns - since_ns, 0) / 1e9
         seen.tools, seen.tool_s = seen.tools + 1, seen.tool_s + tool_s
         trajectory.shape.tool_ended(tool_s)
+        is_tool = now_ns - since_ns >= TOOL_GAP_NS
+        return Gap(since_ns, trajectory.last_step) if is_tool else None
 
     def _leave(self, trajectory: LiveTrajectory, *, truncated: bool = False) -> None:
         if trajectory.waiting or trajectory.running:

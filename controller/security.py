@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -46,7 +47,7 @@ class Guard:
     def check_page(self, headers: Mapping[str, str]) -> None:
         """Refuse a foreign Origin and a Host that is a name nobody gave."""
         host = headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        name = _name_of(host)
         if host and not (_is_address(name) or name in LOCAL or name in self.hosts):
             raise Refused(403, f"host {name!r} is not one of this controller's; see --allow-host")
         origin = headers.get("origin")
@@ -73,6 +74,13 @@ class Guard:
             raise Refused(401, "changing anything needs the token: Authorization: Bearer TOKEN")
 
 
+# Every request asks, nearly always of the same few.
+@lru_cache(maxsize=256)
+def _name_of(host: str) -> str:
+    return urlsplit(f"//{host}").hostname or ""
+
+
+@lru_cache(maxsize=256)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

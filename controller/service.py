@@ -41,6 +41,7 @@ from heddle.controller.fleet.sglang import SglangEngine, open_session
 from heddle.controller.fleet.static import StaticLauncher
 from heddle.controller.fleet.template import Template
 from heddle.controller.fleet.workers import Fleet
+from heddle.controller.garbage import look_rarely
 from heddle.controller.jobs import Jobs, Places
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
@@ -320,8 +321,10 @@ def server(config: ControllerConfig) -> uvicorn.Server:
 
 
 def serve(config: ControllerConfig) -> None:
-    """Serve until told to stop."""
-    server(config).run()
+    """Serve until told to stop; the process is the controller's alone."""
+    serving = server(config)
+    look_rarely()
+    serving.run()
 
 
 def _token(config: ControllerConfig) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heddle.controller.dataplane.identity import Whose
-from heddle.controller.journal import Journal, Pin
+from heddle.controller.journal import Journal
 from heddle.controller.live import LiveTrajectory, Step
+from heddle.controller.pins import Pin
 
 
 class Table:

@@ -29,6 +29,8 @@ class Entry:
     start_ns: int
     end_ns: int
     attributes: dict[str, Any]
+    labels: object = None
+    """What `attributes` were made of: the same object means that there is nothing new."""
 
     def span(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of its span; every call ends a nanosecond later, so that it replaces."""
@@ -69,3 +71,13 @@ class Ledger:
     def get(self, run: str, trajectory: str) -> Entry | None:
         """That trajectory, if it was here lately."""
         return self._entries.get((run, trajectory))
+
+    def extend(self, run: str, trajectory: str, labels: object, end_ns: int) -> Entry | None:
+        """One more step of a trajectory of which nothing else is new; None where something is."""
+        key = (run, trajectory)
+        known = self._entries.get(key)
+        if known is None or known.labels is not labels:
+            return None
+        known.end_ns = max(known.end_ns, end_ns)
+        self._entries.move_to_end(key)
+        return known

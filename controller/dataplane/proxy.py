@@ -30,9 +30,9 @@ from heddle.controller.errors import (
     NoWorker,
     TooMany,
 )
-from heddle.controller.journal import Pin
 from heddle.controller.live import Call, Step
 from heddle.controller.loop import NOBODY, Loop
+from heddle.controller.pins import Pin
 from heddle.controller.sync import WeightSyncs
 
 STEPS: Final = frozenset({GENERATE, CHAT, COMPLETIONS})

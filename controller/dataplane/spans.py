@@ -1,13 +1,15 @@
 """Which spans tell the collector what happened to a step, a tool interval, a move?
 
-Start marker when a step arrives, the span when its last byte left; its segments lie inside it in
-the order held, queue, prefill, decode.
+The span of a step when its last byte left; its segments lie inside it in the order held, queue,
+prefill, decode. A step that is still there after a tenth of a second is announced by a start
+marker; what is over sooner is not, and the tool interval before it is told with either.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
@@ -16,8 +18,11 @@ from heddle.controller.dataplane.ledger import Entry, Ledger
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.live import LiveMove, LiveTrajectory, Step
 
-# A gap shorter than this is the client's own turn-around, not a tool.
-TOOL_GAP_NS = 1_000_000
+TOOL_GAP_NS: Final = 1_000_000
+"""A gap shorter than this is the client's own turn-around, not a tool."""
+ANNOUNCED_S: Final = 0.1
+"""Wall seconds after which a step is announced: half of what spans wait for each other anyway. A
+marker costs its sender and the collector as much as the step's own span."""
 
 
 class Spans(Protocol):
@@ -46,6 +51,13 @@ class Spans(Protocol):
         at_ns: int,
         attributes: Mapping[str, Any],
     ) -> None: ...
+
+
+class Gap(NamedTuple):
+    """The time between two steps, which somebody infers to be a tool's."""
+
+    since_ns: int
+    step_index: int
 
 
 class Predicted(NamedTuple):
@@ -79,21 +91,35 @@ class StepSpans:
         self._spans = spans
         self._speed = clock_speed
         self._ledger = Ledger()
+        self._new: dict[Step, Gap | None] = {}
+        """Steps that nobody was told of yet."""
 
-    def arrived(self, step: Step) -> None:
-        """Announce the step; it becomes visible while it is held."""
-        trace, parent = trace_of(step.trajectory)
-        self._spans.start(
-            c.CHAT,
-            trace_id=trace,
-            span_id=_span_id(step),
-            parent_span_id=parent,
-            at_ns=step.arrived_ns,
-            attributes=self._whose(step),
-        )
+    def arrived(self, step: Step, after: Gap | None = None) -> None:
+        """It is there, after that gap; announced if it stays."""
+        if not self._new:
+            asyncio.get_running_loop().call_later(ANNOUNCED_S, self._announce)
+        self._new[step] = after
+
+    def _announce(self) -> None:
+        new, self._new = self._new, {}
+        for step, after in new.items():
+            if after is not None:
+                self._tool(step, after)
+            trace, parent = trace_of(step.trajectory)
+            self._spans.start(
+                c.CHAT,
+                trace_id=trace,
+                span_id=_span_id(step),
+                parent_span_id=parent,
+                at_ns=step.arrived_ns,
+                attributes=self._whose(step),
+            )
 
     def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
         """The step's span; `error` names what failed."""
+        after = self._new.pop(step, None)
+        if after is not None:
+            self._tool(step, after)
         trace, parent = trace_of(step.trajectory)
         end_ns = max(end_ns, step.arrived_ns)
         self._spans.emit(
@@ -112,7 +138,9 @@ class StepSpans:
             error=error,
         )
 
-        entry = self._ledger.note(self._entry(step, end_ns))
+        known = step.trajectory
+        entry = self._ledger.extend(known.run, known.id, labels_of(known), end_ns)
+        entry = entry or self._ledger.note(self._entry(step, end_ns))
         if step.whose.final and error is None and step.trajectory.trace is None:
             self._spans.emit(**entry.span({}))
 
@@ -126,7 +154,7 @@ class StepSpans:
 
     def _entry(self, step: Step, end_ns: int) -> Entry:
         trajectory = step.trajectory
-        known = {**_trajectory(trajectory), "heddle.clock.speed": self._speed}
+        labels = labels_of(trajectory)
         trace, parent = trace_of(trajectory)
         own = ids.trajectory_span_id(trajectory.run, trajectory.id)
         return Entry(
@@ -136,29 +164,25 @@ class StepSpans:
             parent=parent if parent != own else None,
             start_ns=step.arrived_ns,
             end_ns=end_ns,
-            attributes={k: v for k, v in known.items() if v is not None},
+            attributes={**labels, "heddle.clock.speed": self._speed},
+            labels=labels,
         )
 
-    def tool(self, trajectory: LiveTrajectory, until_ns: int) -> None:
-        """The gap since the trajectory's last step, as a tool span somebody inferred."""
-        if not trajectory.last_end_ns or until_ns - trajectory.last_end_ns < TOOL_GAP_NS:
-            return
+    def _tool(self, step: Step, gap: Gap) -> None:
+        trajectory = step.trajectory
         trace, parent = trace_of(trajectory)
-        span_id = ids.span_id(
-            trajectory.run, trajectory.id, "tool", trajectory.last_step, "inferred"
-        )
         self._spans.emit(
             f"{c.EXECUTE_TOOL} unknown",
             trace_id=trace,
-            span_id=span_id,
+            span_id=ids.span_id(trajectory.run, trajectory.id, "tool", gap.step_index, "inferred"),
             parent_span_id=parent,
-            start_ns=trajectory.last_end_ns,
-            end_ns=until_ns,
+            start_ns=gap.since_ns,
+            end_ns=step.arrived_ns,
             attributes={
-                **_trajectory(trajectory),
+                **labels_of(trajectory),
                 "gen_ai.operation.name": c.EXECUTE_TOOL,
                 "gen_ai.tool.name": "unknown",
-                "heddle.step.index": trajectory.last_step,
+                "heddle.step.index": gap.step_index,
                 "heddle.tool.inferred": True,
                 "heddle.clock.speed": self._speed,
             },
@@ -177,7 +201,7 @@ class StepSpans:
             start_ns=asked_ns,
             end_ns=end_ns,
             attributes={
-                **_trajectory(trajectory),
+                **labels_of(trajectory),
                 "gen_ai.operation.name": c.PREDICT,
                 "heddle.step.index": trajectory.last_step if trajectory.steps else None,
                 "heddle.predictor.version": said.version,
@@ -210,7 +234,7 @@ class StepSpans:
             start_ns=move.started_ns,
             end_ns=move.ended_ns,
             attributes={
-                **_trajectory(trajectory),
+                **labels_of(trajectory),
                 "gen_ai.operation.name": c.MOVE,
                 "heddle.step.index": step_index,
                 "heddle.move.source": move.source,
@@ -231,7 +255,7 @@ class StepSpans:
 
     def _whose(self, step: Step) -> dict[str, Any]:
         return {
-            **_trajectory(step.trajectory),
+            **labels_of(step.trajectory),
             "gen_ai.operation.name": c.CHAT,
             "gen_ai.request.model": step.model or None,
             "gen_ai.provider.name": "sglang",
@@ -245,15 +269,21 @@ def _span_id(step: Step) -> str:
     return ids.step_span_id(step.whose.run, step.whose.trajectory, step.index, step.attempt)
 
 
-def _trajectory(trajectory: LiveTrajectory) -> dict[str, Any]:
-    return {
-        "heddle.run.id": trajectory.run,
-        "heddle.rollout.id": trajectory.rollout,
-        "heddle.group.id": trajectory.group,
-        "gen_ai.conversation.id": trajectory.id,
-        "heddle.sample.index": trajectory.sample,
-        "heddle.task": trajectory.task,
-    }
+def labels_of(trajectory: LiveTrajectory) -> dict[str, Any]:
+    """What all its spans say of it: the same object until it says something else."""
+    trace, known = trajectory.trace, trajectory.labels
+    said = (trajectory.rollout, trajectory.group, trajectory.sample, trajectory.task, trace)
+    if known is None or known[0] != said:
+        labels = {
+            "heddle.run.id": trajectory.run,
+            "heddle.rollout.id": trajectory.rollout,
+            "heddle.group.id": trajectory.group,
+            "gen_ai.conversation.id": trajectory.id,
+            "heddle.sample.index": trajectory.sample,
+            "heddle.task": trajectory.task,
+        }
+        known = trajectory.labels = said, {k: v for k, v in labels.items() if v is not None}
+    return known[1]
 
 
 def _lengths(length: Length) -> dict[str, Any]:

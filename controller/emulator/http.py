@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import signal
 import socket
 import sys
@@ -38,6 +37,7 @@ from heddle.controller.emulator.stored import make_engine
 from heddle.controller.emulator.tiers import FolderStorage
 from heddle.controller.emulator.tracing import EngineSpans
 from heddle.controller.emulator.truth import Truth
+from heddle.controller.garbage import look_rarely
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -174,9 +174,7 @@ def serve(
     listener = bind(host, port)
     port = listener.getsockname()[1]
     app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint, storage)
-    # What exists now lives as long as the process: the collector need not look at it again.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    look_rarely()
     app.logs = True
     # uvicorn ends its work at a SIGTERM and raises it again, which would end this before its log.
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from heddle.collector.conventions import WORKER
 from heddle.controller.dataplane.identity import Whose
-from heddle.controller.dataplane.spans import StepSpans
+from heddle.controller.dataplane.spans import Gap, StepSpans
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.emulator.errors import BadRequest
 from heddle.controller.emulator.port import VirtualEngine
@@ -262,8 +262,8 @@ class RecordingSpans(StepSpans):
         self.over = False
         self.records: dict[str, TrajectoryRecord] = {}
 
-    def arrived(self, step: Step) -> None:
-        """Nothing: nobody watches."""
+    def arrived(self, step: Step, after: Gap | None = None) -> None:
+        """Nothing: nobody watches, and the player knows its tools."""
 
     def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
         """The step's row, and its part of the trajectory's."""
@@ -296,9 +296,6 @@ class RecordingSpans(StepSpans):
         record = _step_record(row)
         self._result.steps.append(record)
         self._add(self.records[record.trajectory_id], record)
-
-    def tool(self, trajectory: LiveTrajectory, until_ns: int) -> None:
-        """Nothing: the player knows its tools."""
 
     def moved(
         self,

@@ -42,10 +42,11 @@ from heddle.controller.emulator.virtual import VirtualClock, VirtualLoop
 from heddle.controller.emulator.workload import TrajectorySpec, workload_hash
 from heddle.controller.fleet.launcher import Ended, Health, Returned, Started, nobody
 from heddle.controller.fleet.workers import Fleet
-from heddle.controller.journal import Journal, Pin
+from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
 from heddle.controller.layouts import Layouts
 from heddle.controller.loop import Loop
+from heddle.controller.pins import Pin
 from heddle.controller.reallocation import Reallocator
 from heddle.controller.rollouts import Rollouts
 from heddle.controller.switches import Switchboard

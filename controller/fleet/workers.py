@@ -101,7 +101,7 @@ class Fleet:
     def serves(self) -> bool:
         """Whether a step may come: somebody takes it now, or will when draining or regrouping
         ends."""
-        return bool(self.changing or self.alive)
+        return bool(self.changing) or any(w.alive for w in self.workers.values())
 
     def arrange(self) -> None:
         """Highest degrees first, as layouts are written."""

@@ -162,7 +162,9 @@ async def test_events_tell_of_switches_and_steps_of_the_asked_run(stack, auth):
             await ask(http, "POST", "/generate", json={"input_ids": [1]}, headers=other)
             said = {"run": "r", "order": "longest-first", "who": "ann"}
             await ask(http, "POST", "/heddle/v1/switches", json=said, headers=auth)
+            s.engines[0].delay_s = 0.2
             await ask(http, "POST", "/generate", **step("t"))
+            s.engines[0].delay_s = 0.005
             told = []
             while len(told) < 3:
                 line = await reply.content.readline()

@@ -160,7 +160,7 @@ async def test_a_rollout_has_marker_plan_leases_and_span_with_its_window(stack, 
     assert again == reply
     window_s = (rollout["end_ns"] - rollout["start_ns"]) / 1e9
     assert ended["makespan_s"] == pytest.approx(window_s)
-    assert [m["op"] for m in starts] == ["heddle.rollout", "heddle.worker", "heddle.worker", "chat"]
+    assert [m["op"] for m in starts] == ["heddle.rollout", "heddle.worker", "heddle.worker"]
     assert {x["start_ns"] for x in leases} == {rollout["start_ns"]}
     assert rollout["attributes"]["heddle.gpus"] == 2
     assert stepped["attributes"]["heddle.rollout.id"] == "ro"

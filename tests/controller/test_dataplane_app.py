@@ -71,7 +71,7 @@ async def test_the_step_span_has_segments_that_fit_and_the_tokens(stack):
         for _ in range(2):
             await post(http, f"{s.url}/generate", **step("t", 6))
             await asyncio.sleep(0.02)
-        steps, tools, starts = s.spans.of("chat"), s.spans.of("execute_tool"), s.spans.starts
+        steps, tools = s.spans.of("chat"), s.spans.of("execute_tool")
     first = steps[0]["attributes"]
     parts = [first[f"heddle.{k}_s"] for k in ("held", "queue", "prefill", "decode")]
     assert sum(parts) <= (steps[0]["end_ns"] - steps[0]["start_ns"]) / 1e9 + 1e-9
@@ -82,7 +82,27 @@ async def test_the_step_span_has_segments_that_fit_and_the_tokens(stack):
     assert [t["attributes"]["heddle.tool.inferred"] for t in tools] == [True]
     assert tools[0]["start_ns"] == steps[0]["end_ns"]
     assert tools[0]["end_ns"] == steps[1]["start_ns"]
-    assert [x["span_id"] for x in starts] == [x["span_id"] for x in steps]
+
+
+async def test_a_step_that_lasts_is_announced_with_the_tool_before_it_and_a_short_one_is_not(stack):
+    async with up(stack) as (s, http):
+        await post(http, f"{s.url}/generate", **step("t"))
+        await asyncio.sleep(0.02)
+        gate = asyncio.Event()
+        for engine in s.engines:
+            engine.gate = gate
+        asked = asyncio.ensure_future(post(http, f"{s.url}/generate", **step("t")))
+        await until(lambda: s.spans.starts)
+        told = [x["attributes"]["heddle.step.index"] for x in s.spans.of("execute_tool")]
+        gate.set()
+        await asked
+        steps, starts = s.spans.of("chat"), s.spans.starts
+        tools = s.spans.of("execute_tool")
+    assert told == [0]
+    assert len(tools) == 1
+    assert [(x["span_id"], x["at_ns"]) for x in starts] == [
+        (steps[1]["span_id"], steps[1]["start_ns"])
+    ]
 
 
 async def test_a_traceparent_is_continued_and_the_engine_gets_the_steps_span(stack):

@@ -14,7 +14,7 @@ from heddle.controller.clock import Clock
 from heddle.controller.core.types import Move
 from heddle.controller.emulator.http import EngineApp
 from heddle.controller.emulator.request import EngineConfig
-from heddle.controller.journal import Pin
+from heddle.controller.pins import Pin
 
 WHO = {"X-Heddle-Run": "r", "X-Heddle-Trajectory-Id": "t"}
 TOOL = {"role": "tool", "tool_call_id": "c", "content": "42"}
