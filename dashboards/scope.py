@@ -80,3 +80,10 @@ def flag(name: str, label: str, *, default: bool, **look: Any) -> bool:
         put(name, "1" if st.session_state[key] else "0")
 
     return st.toggle(label, key=key, on_change=write, **look)
+
+
+def tabs(name: str, labels: Sequence[str]) -> Sequence[Any]:
+    """Tabs whose open one is kept in the URL; what is in one that is not `.open` can wait."""
+    key = f"tabs_{name}"
+    st.session_state[key] = get(name) if get(name) in labels else labels[0]
+    return st.tabs(labels, key=key, on_change=_write, args=(name, key))

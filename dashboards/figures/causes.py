@@ -110,7 +110,10 @@ def drift(found: pl.DataFrame, mode: theme.Mode, *, unit: str) -> go.Figure:
                 y=rows[column].to_list(),
                 mode="lines+markers",
                 line={"color": theme.series(place, mode), "width": 2},
-                hovertemplate="%{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+                customdata=(rows[column] / rows["p50"]).to_list(),
+                hovertemplate=(
+                    "%{x}: %{y:.4g}, %{customdata:.1f}x the median<extra>%{fullData.name}</extra>"
+                ),
             )
         )
     values = [v for name in ("p50", "p99", "max") for v in rows[name].drop_nulls() if v > 0]

@@ -181,11 +181,13 @@ def _shown(frame: pl.DataFrame, cut: str) -> None:
     )
     if cut:
         st.warning(cards.plain(cut))
-    table, drawn = st.tabs(["Table", "Chart"])
-    with table:
-        st.dataframe(shown, hide_index=True, key="ask_table", placeholder="–")
-    with drawn:
-        _chart(frame)
+    table, drawn = scope.tabs("tab", ("Table", "Chart"))
+    if table.open:
+        with table:
+            st.dataframe(shown, hide_index=True, key="ask_table", placeholder="–")
+    if drawn.open:
+        with drawn:
+            _chart(frame)
     _files(frame)
 
 

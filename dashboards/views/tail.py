@@ -6,6 +6,7 @@ longest by name; the spread within each group.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -27,6 +28,8 @@ LONGEST: Final[dict[str, Any]] = {
     "group_id": _COLUMN.TextColumn("group"),
     "task": _COLUMN.TextColumn("task"),
 }
+SLICES: Final = {"task": "task", "group": "group_id", "worker": "worker_id"}
+"""Selection to column; the exports know the same filters."""
 
 
 def page() -> None:
@@ -49,54 +52,65 @@ def _body(chosen: shell.Scope) -> None:
             "This rollout has no trajectory yet.", "They appear when their first step starts."
         )
         return
-    frame = _slice(frame)
-    if frame.is_empty():
-        cards.nothing_matches("No trajectory has this task.", ["task"])
+    mine = _slice(frame)
+    if mine.is_empty():
+        cards.nothing_matches("No trajectory is in this slice.", list(SLICES))
         return
-    _numbers(chosen, measure)
-    _distributions(chosen, frame, measure)
-    _longest(frame, measure)
-    _spread(frame, measure)
-    tail_causes.panels(chosen, frame, measure)
-    exporting.popover(
-        {"run": chosen.run, "rollout": chosen.rollout_id, "task": scope.get("task")}, "tail"
-    )
+    _numbers(mine, measure)
+    _distributions(chosen, mine, measure)
+    _longest(mine, measure)
+    _spread(mine, measure)
+    tail_causes.panels(chosen, mine, measure)
+    whose = {"run": chosen.run, "rollout": chosen.rollout_id}
+    exporting.popover(whose | {name: scope.get(name) for name in SLICES}, "tail")
 
 
 def _slice(frame: pl.DataFrame) -> pl.DataFrame:
-    tasks = sorted(frame["task"].drop_nulls().unique().to_list())
-    if len(tasks) < 2 and not scope.get("task"):
-        return frame
-    asked = scope.get("task")
-    options = ["", *tasks] + ([asked] if asked and asked not in tasks else [])
-    task = scope.choose("task", "Task", options, default="", said=lambda one: one or "all tasks")
-    return frame.filter(pl.col("task") == task) if task else frame
+    """Those of the chosen task, group and worker; what there is only one of is not asked."""
+    with st.container(horizontal=True):
+        for name, column in SLICES.items():
+            known = frame[column].drop_nulls().unique().to_list()
+            known.sort(key=lambda one: (len(one), one) if name == "worker" else (0, one))
+            asked = scope.get(name)
+            if len(known) < 2 and not asked:
+                continue
+            options = ["", *known] + ([asked] if asked and asked not in known else [])
+            scope.choose(name, name.capitalize(), options, default="", said=_SAID[name])
+    return _sliced(frame)
+
+
+def _sliced(frame: pl.DataFrame) -> pl.DataFrame:
+    asked = {column: scope.get(name) for name, column in SLICES.items()}
+    return frame.filter(*(pl.col(column) == one for column, one in asked.items() if one))
+
+
+_SAID: Final = {name: partial(lambda every, one: one or every, f"all {name}s") for name in SLICES}
 
 
 def _said(measure: str, value: float | None) -> str:
     return theme.seconds(value) if measure.endswith("_s") else theme.count(value)
 
 
-def _numbers(chosen: shell.Scope, measure: str) -> None:
-    tails = client.ask("tail", run=chosen.run, rollout=chosen.rollout_id)
-    mine = tails.filter(pl.col("metric") == measure)
-    if mine.is_empty():
+def _numbers(frame: pl.DataFrame, measure: str) -> None:
+    """Of the slice, as the collector's `tail` says them of the whole rollout."""
+    of = frame.filter(pl.col("state") == "finished")[measure].drop_nulls().cast(pl.Float64)
+    if of.is_empty():
         return
-    row = mine.row(0, named=True)
-    ratio = row["max_over_median"]
+    median, p90, p99 = (of.quantile(at, "linear") for at in (0.5, 0.9, 0.99))
+    longest = float(of.sort()[-1])
     cards.numbers(
         [
-            cards.Number("Median", _said(measure, row["p50"]), "Half are shorter"),
-            cards.Number("p90", _said(measure, row["p90"]), "Where the tail begins"),
-            cards.Number("p99", _said(measure, row["p99"]), "The longest percent"),
-            cards.Number("Longest", _said(measure, row["max"]), "The one the rollout waits for"),
-            cards.Number(
-                "Max / median",
-                "–" if ratio is None else f"{ratio:.1f}x",
-                "How long the tail is",
-            ),
+            cards.Number("Median", _said(measure, median), "Half are shorter"),
+            cards.Number("p90", _said(measure, p90), "Where the tail begins"),
+            cards.Number("p99", _said(measure, p99), "The longest percent"),
+            cards.Number("Longest", _said(measure, longest), "The one the rollout waits for"),
+            cards.Number("Max / median", _times(longest, median), "How long the tail is"),
         ]
     )
+
+
+def _times(longest: float, median: float | None) -> str:
+    return f"{longest / median:.1f}x" if median else "–"
 
 
 def _values(frame: pl.DataFrame, measure: str) -> list[float]:
@@ -108,9 +122,7 @@ def _distributions(chosen: shell.Scope, frame: pl.DataFrame, measure: str) -> No
     if chosen.before is not None:
         before = str(chosen.before["rollout_id"])
         past = client.ask("trajectories", run=chosen.run, rollout=before)
-        task = scope.get("task")
-        past = past.filter(pl.col("task") == task) if task else past
-        samples[facts.label(chosen.before)] = _values(past, measure)
+        samples[facts.label(chosen.before)] = _values(_sliced(past), measure)
     left, right = st.columns(2, gap="medium")
     unit = theme.MEASURES[measure]
     with left:

@@ -17,6 +17,8 @@ from heddle.dashboards.figures import causes as drawn
 
 SLICES: Final = ("task", "tool", "worker", "policy", "preset")
 TOP: Final = 20
+LAST: Final = 8
+"""Rollouts whose ratio is spelled out."""
 _COLUMN = st.column_config
 SLICE: Final[dict[str, Any]] = {
     "key": _COLUMN.TextColumn("slice", width="medium"),
@@ -109,3 +111,6 @@ def _drift(chosen: shell.Scope, measure: str) -> None:
     st.subheader("The tail of every rollout", anchor=False)
     figure = drawn.drift(found, cards.mode(), unit=theme.spelled(measure))
     cards.figure(figure, "tail_drift", "Median, p99 and longest of every rollout")
+    known = found.sort("start_ns").drop_nulls("max_over_median")
+    said = [f"{one} {ratio:.1f}x" for one, ratio in known["rollout_id", "max_over_median"].rows()]
+    st.caption(cards.plain(f"Longest over median: {', '.join(said[-LAST:])}."))

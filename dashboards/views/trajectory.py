@@ -68,6 +68,7 @@ SPANS: Final[dict[str, Any]] = {
     "error_type": _COLUMN.TextColumn("error", width=56),
     "attrs": _COLUMN.TextColumn("attributes", width=320),
 }
+TABS: Final = ("Steps", "Decisions", "Tools and moves", "Spans")
 
 
 def page() -> None:
@@ -112,18 +113,27 @@ def _panels(chosen: shell.Scope, trajectory: str, frame: pl.DataFrame) -> None:
     st.subheader("Moment by moment", anchor=False)
     detail.drawn(report, chosen.zone)
     detail.figures(report)
-    steps, decisions, tools, spans = st.tabs(["Steps", "Decisions", "Tools and moves", "Spans"])
-    with steps:
-        cards.table(_step_rows(report.steps), "trajectory_steps", columns=STEPS)
-    with decisions:
-        _decisions(report)
-    with tools:
-        _tools(report)
-    with spans:
-        _spans(chosen, trajectory)
+    st.fragment(_tables)(chosen, report)
     detail.neighbours(frame, report)
     _exports(report)
     exporting.popover({"run": chosen.run, "trajectory": trajectory}, "trajectory")
+
+
+def _tables(chosen: shell.Scope, report: Report) -> None:
+    """Only the open tab is filled: 2,000 spans nobody looks at are not sent."""
+    steps, decisions, tools, spans = scope.tabs("tab", TABS)
+    if steps.open:
+        with steps:
+            cards.table(_step_rows(report.steps), "trajectory_steps", columns=STEPS)
+    if decisions.open:
+        with decisions:
+            _decisions(report)
+    if tools.open:
+        with tools:
+            _tools(report)
+    if spans.open:
+        with spans:
+            _spans(chosen, report.trajectory)
 
 
 @st.cache_resource(ttl=client.SETTLED_S, max_entries=4, show_spinner=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -54,6 +56,30 @@ def real_stack(data: Path) -> Generator[Real]:
             streamlit(stack.query_url, stack.controller_url, stack.token) as url,
         ):
             yield Real(stack, supervisor, url, collector, controller)
+
+
+@contextmanager
+def collecting(data: Path, ports: tuple[int, int, int]) -> Generator[str]:
+    """A collector in a process of its own, killed outright when the block ends; its address."""
+    http, query, grpc = map(str, ports)
+    words = ["collect", "--data", str(data), "--http-port", http, "--query-port", query]
+    command = [sys.executable, "-m", "heddle.app.cli", *words, "--grpc-port", grpc]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with CollectorClient(f"http://127.0.0.1:{query}") as client:
+            client.wait_healthy(60)
+        yield f"http://127.0.0.1:{query}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def send_one(port: int) -> None:
+    """One trajectory of a run to the collector at that OTLP port."""
+    emitter = Emitter(f"http://127.0.0.1:{port}", service="driver")
+    _trajectory(emitter, RUN, "g0", "t0", 40)
+    assert emitter.flush(60)
+    emitter.close(5.0)
 
 
 def _play(session: Session) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -151,19 +150,3 @@ def test_a_hidden_tab_asks_nobody_and_asks_again_when_it_is_seen(page: Page) -> 
             seen = len(asked)
             page.wait_for_timeout(7_000)
             assert (len(asked) == seen) is hidden
-
-
-def test_a_dead_collector_shows_its_banner_and_the_page_recovers(page: Page) -> None:
-    story = Story(("verl",), trajectories=6)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    collector = f"http://127.0.0.1:{port}"
-    with streamlit(collector, collector) as url:
-        with served(collector_app(story), port):
-            _open(page, url)
-            expect(page.get_by_text("Busy", exact=True)).to_be_visible()
-        expect(page.get_by_text("what you see may be out of date")).to_be_visible(timeout=9_000)
-        expect(page.get_by_text("Busy", exact=True)).to_be_visible()
-        with served(collector_app(story), port):
-            gone = page.get_by_text("what you see may be out of date")
-            expect(gone).to_have_count(0, timeout=12_000)

@@ -11,11 +11,13 @@ from urllib.parse import urlencode
 import polars as pl
 import pytest
 from browser import screenshots
-from browser.pages import settle
-from browser.real_stack import BAD, LEARN, RUN, Real
+from browser.pages import settle, streamlit
+from browser.real_stack import BAD, LEARN, RUN, Real, collecting, send_one
 from playwright.sync_api import Browser, Page, expect
 
+from heddle.app.supervise import free_port
 from heddle.controller.wire import Acquire
+from heddle.dashboards import theme
 
 PAGES = ("", "idle", "tail", "trajectory", "compare", "predictor", "policies", "fleet", "ask")
 
@@ -63,10 +65,25 @@ def test_numbers_on_the_pages_equal_what_the_services_say(page: Page, real: Real
     parts = real.collector.query("partition", **chosen)
     busy = parts.filter(pl.col("state").str.starts_with("busy"))["gpu_ns"].sum()
     _open(page, real, "", rollout=rollout)
-    assert _metric(page, "Busy") == f"{100 * int(busy) / int(parts['gpu_ns'].sum()):.1f} %"
+    assert _metric(page, "Busy") == theme.percent(int(busy) / int(parts["gpu_ns"].sum()))
     tails = real.collector.query("tail", **chosen).filter(pl.col("metric") == "steps")
     _open(page, real, "tail", rollout=rollout, measure="steps")
     assert _metric(page, "Longest") == f"{tails['max'][0]:.0f}"
+    _open(page, real, "idle", rollout=rollout)
+    split = real.collector.query("efficiency", **chosen).row(0, named=True)
+    assert _metric(page, "Effective") == theme.percent(
+        split["effective_gpu_ns"] / split["total_gpu_ns"]
+    )
+    row = real.collector.query("trajectories", **chosen).row(0, named=True)
+    _open(page, real, "trajectory", rollout=rollout, trajectory=row["trajectory_id"])
+    assert _metric(page, "Steps") == str(row["steps"])
+    assert _metric(page, "Output tokens") == theme.count(row["output_tokens"])
+    _open(page, real, "compare", rollout=rollout)
+    both = real.collector.query("rollouts", run=RUN).head(2)["makespan_s"]
+    for makespan_s in both:
+        expect(page.get_by_text(theme.seconds(makespan_s)).first).to_be_visible()
+    _open(page, real, "policies", rollout=rollout)
+    expect(page.get_by_text(f"{real.controller.switches(RUN).preset}").first).to_be_visible()
     fleet = real.controller.fleet()
     _open(page, real, "fleet")
     assert _metric(page, "Alive") == f"{len(fleet.workers)} / {len(fleet.workers)}"
@@ -127,7 +144,7 @@ def test_a_what_if_replay_shows_its_progress_and_its_table(page: Page, real: Rea
 
 
 def test_markup_in_names_services_and_attribute_keys_is_text(page: Page, real: Real) -> None:
-    for path in ("", "tail", "trajectory"):
+    for path in ("", "idle", "tail", "compare", "trajectory"):
         _open(page, real, path, run=BAD)
         assert page.locator('img[src="x"]').count() == 0
         assert page.locator('a[href^="javascript"]').count() == 0
@@ -150,6 +167,27 @@ def test_a_deep_link_restores_the_view(page: Page, real: Real) -> None:
     page.get_by_role("tab", name="Chart").click()
     chosen = page.locator("input[role=combobox]").evaluate_all("all => all.map(e => e.value)")
     assert {"points", "rollouts"} <= set(chosen)
+
+
+def test_a_killed_collector_shows_its_banner_and_the_page_recovers(
+    page: Page, tmp_path: Path
+) -> None:
+    ports = free_port(), free_port(), free_port()
+    address = f"http://127.0.0.1:{ports[1]}"
+    banner = page.get_by_text("what you see may be out of date")
+    with streamlit(address, address) as url:
+        with collecting(tmp_path, ports) as collector:
+            assert collector == address
+            send_one(ports[0])
+            page.goto(f"{url}/tail?run={RUN}")
+            expect(page.get_by_text("Max / median", exact=True)).to_be_visible()
+            settle(page)
+        # Due in 5 s; a loaded machine may take longer to draw it.
+        expect(banner).to_be_visible(timeout=9_000)
+        expect(page.get_by_text("Max / median", exact=True)).to_be_visible()
+        with collecting(tmp_path, ports):
+            expect(banner).to_have_count(0, timeout=12_000)
+        assert page.locator('[data-testid="stException"]').count() == 0
 
 
 def test_a_page_is_used_by_keyboard_alone(page: Page, real: Real) -> None:

@@ -45,7 +45,15 @@ def test_the_question_of_the_address_is_answered(story: Story) -> None:
     assert (shown["task"].tolist(), shown["n"].tolist()) == (["coding", "search"], [8, 4])
     latest = story.query("trajectories")["start_ns"].max()
     assert str(latest) in shown["last_ns"].tolist()
+
+
+def test_the_tab_of_the_address_is_open_and_only_it_is_filled(story: Story) -> None:
+    at = opened("ask", sql=BY_TASK, tab="Chart", chart="points")
+    assert len(at.dataframe) == 1
     assert at.get("plotly_chart")
+    at = opened("ask", sql=BY_TASK, tab="no such tab")
+    assert len(at.dataframe) == 2
+    assert not at.get("plotly_chart")
 
 
 def test_what_runs_is_put_into_the_address(story: Story) -> None:

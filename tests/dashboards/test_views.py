@@ -7,16 +7,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import polars as pl
 import pytest
 from browser.apptest import Gone, opened, said
 from browser.fake_rollouts import HOSTILE, RUN, Story
 
 from heddle.dashboards import cards, client
 from heddle.dashboards.figures import base
-from heddle.dashboards.views import compare
+from heddle.dashboards.views import compare, trajectory
 
 Answering = Callable[[Any], None]
 PAGES = ("overview", "tail", "trajectory", "compare", "idle")
+TABLES = (("prefill_s",), ("what",), ("tool_name",), ("service", "attrs"))
+"""A column or two that only the table of each tab of a trajectory has."""
 
 
 @functools.cache
@@ -48,12 +51,51 @@ def test_one_trajectory_is_a_page(page: str, answering: Answering) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_missing_optional_attributes_leave_a_page(page: str, answering: Answering) -> None:
+    answering(_bare())
+    opened(page)
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_every_tab_of_a_trajectory_stands_and_is_the_addresss(
+    bare: bool,
+    answering: Answering,
+) -> None:
+    story = _bare() if bare else Story(("verl", "heddle"), trajectories=6)
+    answering(story)
+    for tab, columns in zip(trajectory.TABS, TABLES, strict=True):
+        at = opened("trajectory", tab=tab)
+        others = {name for other in TABLES for name in other} - set(columns)
+        shown = [set(one.value.columns) for one in at.dataframe]
+        assert bare or any(set(columns) <= names for names in shown)
+        assert not any(others & names for names in shown)
+
+
+def _bare() -> Story:
     story = Story(("verl", "heddle"), trajectories=6)
     keep = {"run_id", "rollout_id", "trajectory_id", "state", "start_ns", "metric", "gpu_ns"}
     for table in ("trajectories", "steps", "tool_calls", "moves", "rollouts", "tail", "plans"):
         story.rows[table] = [{k: row[k] for k in keep & row.keys()} for row in story.rows[table]]
+    return story
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "one"),
+    [("task", "task", "coding"), ("worker", "worker_id", "w3"), ("group", "group_id", "g01")],
+)
+def test_the_tail_of_a_slice_is_counted_over_that_slice_alone(
+    name: str, column: str, one: str, answering: Answering
+) -> None:
+    story = Story(("verl", "heddle"), trajectories=48)
     answering(story)
-    opened(page)
+    mine = story.query("trajectories", rollout="rollout-2").filter(pl.col(column) == one)
+    at = opened("tail", rollout="rollout-2", measure="steps", **{name: one})
+    shown = {metric.label: metric.value for metric in at.metric}
+    assert shown["Longest"] == f"{mine['steps'].max()}"
+    assert shown["Median"] == f"{mine['steps'].median():.0f}"
+    assert f"of {mine.height} trajectories" in said(at)
+    assert set(at.dataframe[0].value["trajectory_id"]) <= set(mine["trajectory_id"])
+    at.selectbox(key=f"choose_{name}").select("").run()
+    assert "of 48 trajectories" in said(at)
 
 
 @pytest.mark.parametrize("page", PAGES)
