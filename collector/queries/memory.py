@@ -20,6 +20,11 @@ class Memory(Generic[Value]):
         self._lock = threading.Lock()
         self._kept: OrderedDict[Any, tuple[Any, Value]] = OrderedDict()
 
+    def __contains__(self, key: Any) -> bool:
+        """Whether there is a value of that key, whatever it was made from."""
+        with self._lock:
+            return key in self._kept
+
     def of(self, key: Any, mark: Any) -> Value | None:
         """The value of that key, if it was made from what the mark stands for."""
         with self._lock:

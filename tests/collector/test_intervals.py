@@ -9,8 +9,10 @@ import orjson
 import pytest
 
 from heddle.collector import otlp
-from heddle.collector.queries import intervals
+from heddle.collector.queries import intervals, results
+from heddle.collector.queries.gpu_time import PARTITION
 from heddle.collector.queries.intervals import INTERVALS
+from heddle.collector.queries.results import RESULTS
 from heddle.collector.store import Store
 
 NS = 1_000_000_000
@@ -44,6 +46,17 @@ def rollout(number, start_s, end_s):
             "heddle.decode_s": 3.0,
         }
         yield span(1_000 * number + k + 1, "chat", name, at, at + 3, **chat)
+
+
+def late(number, name, at_s):
+    """A step of half a minute that nobody knew of."""
+    given = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.conversation.id": f"t{number}",
+        "heddle.worker.id": "w1",
+        "heddle.decode_s": 30.0,
+    }
+    return span(number, "chat", name, at_s, at_s + 30, **given)
 
 
 def put(store, spans):
@@ -97,18 +110,35 @@ def test_only_intervals_that_a_changed_rollout_touches_are_computed_again(store)
     first, computed = ask(store, 10)
     assert computed == 20
     assert ask(store, 10) == (first, 0)
-    late = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.conversation.id": "t9",
-        "heddle.worker.id": "w1",
-        "heddle.decode_s": 30.0,
-    }
-    put(store, [span(9_000, "chat", "r3", 1_150, 1_180, **late)])
+    put(store, [late(9_000, "r3", 1_150)])
     again, computed = ask(store, 10)
     assert computed == 9
     cut = 1_110 * NS
     assert [r for r in again if r[0] < cut] == [r for r in first if r[0] < cut]
     assert busy(again) > busy(first)
+
+
+def partitions(store):
+    """The answer for each rollout, and how many results were computed for them."""
+    before = RESULTS.computed
+    told = {}
+    for name in ("r1", "r2", "r3"):
+        with store.reading() as cursor:
+            answer = PARTITION.compute(cursor, {"run": ["run"], "rollout": [name]})
+        told[name] = answer.table.to_pylist()
+    return told, RESULTS.computed - before
+
+
+def test_small_answers_outlive_their_results_until_a_span_comes(store, monkeypatch):
+    monkeypatch.setattr(results, "KEPT", 1)
+    first, computed = partitions(store)
+    assert computed == 3
+    assert partitions(store) == (first, 0)
+    put(store, [late(9_001, "r2", 1_070)])
+    again, computed = partitions(store)
+    assert computed == 1
+    assert again["r2"] != first["r2"]
+    assert (again["r1"], again["r3"]) == (first["r1"], first["r3"])
 
 
 def test_rollouts_read_together_are_those_read_one_by_one(store, monkeypatch):
