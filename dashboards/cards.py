@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Final, Literal, cast
 
 import plotly.graph_objects as go
@@ -48,6 +49,19 @@ def plain(text: object) -> str:
 def mode() -> Mode:
     """Light or dark, as the browser shows the page right now."""
     return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def _name(build: FunctionType) -> str:
+    return f"{build.__module__}.{build.__qualname__}"
+
+
+@st.cache_resource(
+    ttl=client.SETTLED_S, max_entries=64, show_spinner=False, hash_funcs={FunctionType: _name}
+)
+def drawn(build: Callable[..., go.Figure], *data: Any, **look: Any) -> go.Figure:
+    """What *build* draws of them, made once for all tabs and refreshes (plotly checks every mark:
+    1,500 cost 0.1 s). Not to be changed afterwards."""
+    return build(*data, **look)
 
 
 def figure(drawn: go.Figure, key: str, says: str) -> None:

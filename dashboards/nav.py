@@ -12,8 +12,31 @@ import streamlit as st
 
 from heddle.dashboards import scope
 
+PAGES: Final = {
+    "overview": "Overview",
+    "idle": "GPUs idle",
+    "tail": "Long tail",
+    "trajectory": "Trajectory",
+    "compare": "Compare",
+    "predictor": "Predictor",
+    "policies": "Policies",
+    "fleet": "Fleet",
+    "ask": "Ask",
+}
+"""Module of views, which is its address too, to what the sidebar calls it; the first one is what
+the bare address shows."""
 _PAGES: Final = "nav_pages"
 _GOTO: Final = "nav_goto"
+
+
+def path(page: str) -> str:
+    """Its address below the dashboard's."""
+    return "" if page == next(iter(PAGES)) else page
+
+
+def module(page: str) -> str:
+    """Where it is written."""
+    return f"heddle.dashboards.views.{page}"
 
 
 def register(pages: dict[str, Any]) -> None:

@@ -43,14 +43,16 @@ class Tab:
     """One browser with one page in front."""
 
     def __init__(self, browser: Any, url: str) -> None:
-        self._browser, self._url = browser, url
+        # One profile: only the first page finds the browser without Streamlit's scripts.
+        self._context = browser.new_context(viewport={"width": 1280, "height": 1200})
+        self._url = url
         self._page: Any = None
 
     def opened(self, address: str) -> Opened:
         """A new page, as somebody with a link opens it."""
         if self._page is not None:
             self._page.close()
-        self._page = page = self._browser.new_page(viewport={"width": 1280, "height": 1200})
+        self._page = page = self._context.new_page()
         received = [0]
         page.on("websocket", lambda socket: socket.on("framereceived", _counting(received)))
         began = time.perf_counter()
@@ -95,20 +97,6 @@ class Tab:
         from playwright.sync_api import TimeoutError as TimedOut
 
         return TimedOut
-
-    @contextmanager
-    def others(self, address: str, count: int) -> Generator[None]:
-        """So many more pages at that address, each standing."""
-        context = self._browser.new_context()
-        # One after the other, and only there, not drawn: twenty at once starve each other.
-        for _ in range(count):
-            page = context.new_page()
-            page.goto(f"{self._url}/{address}", timeout=PATIENCE_MS)
-            page.wait_for_selector(USEFUL, timeout=PATIENCE_MS, state="attached")
-        try:
-            yield
-        finally:
-            context.close()
 
 
 def _counting(received: list[int]) -> Any:

@@ -134,7 +134,7 @@ class Live:
 
     __slots__ = (
         "aborting", "arrival_s", "batch", "cached", "done", "end_at", "entered_s", "entry_s",
-        "held", "host_tokens", "ids", "joined", "laps", "node", "order", "prefill_end_s",
+        "held", "host_tokens", "ids", "joined", "laps", "made", "node", "order", "prefill_end_s",
         "prefilled_s", "prompt_tokens", "queue_s", "queued_at_s", "request", "retractions",
         "salt", "sequence", "settled_out", "settled_private", "since", "size", "stops", "target",
     )  # fmt: skip
@@ -145,6 +145,8 @@ class Live:
         """Tokens to hold before the next decode: prompt, and outputs after a retraction."""
         self.size = self.prompt_tokens = len(request.ids)
         """Of `ids`, and of the request's."""
+        self.made: Ids = NO_IDS
+        """Of its outputs, as many as somebody asked for."""
         self.salt = 0 if isinstance(request.ids, Span) else content_salt(request.ids, request.salt)
         self.target, self.stops = target, False
         if not request.ignore_eos:
@@ -233,4 +235,7 @@ class Live:
         if isinstance(self.request.ids, Span):
             return NO_IDS
         count = self.out if out is None else out
-        return output_ids(self.salt, len(self.request.ids), count, text=self.request.text)
+        # The cache and the reply ask for the same ones: 4,000 take 0.1 ms.
+        if len(self.made) < count:
+            self.made = output_ids(self.salt, self.prompt_tokens, count, text=self.request.text)
+        return self.made[:count]

@@ -7,7 +7,7 @@ futures of what finished. One asyncio loop, no task of its own.
 from __future__ import annotations
 
 import asyncio
-from math import isinf
+from math import inf, isinf
 
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.engine import Engine
@@ -31,6 +31,7 @@ class Runner:
         """Changes of priorities."""
         self.lag_s = 0.0
         """The most fleet seconds that something was handed out after it was due."""
+        self._due_s = inf
         self._last_s = self.began_s = self.ended_s = clock.now_s()
         """Since `ended_s` nothing has ended: an idle engine is idle since then."""
         self._timer: asyncio.TimerHandle | None = None
@@ -65,21 +66,26 @@ class Runner:
         self.asked += len(wanted)
         self.applied += self.engine.scheduler.reorder(wanted)
 
+    def catch_up(self) -> None:
+        """Settle what is due already. A hundred streams that end at once are woken before the loop
+        looks at its timers again, and take longer to write than the fleet has until the next."""
+        if self._due_s <= self.now():
+            self.settle()
+
     def settle(self) -> None:
         """Hand out what ended and arm the timer for what comes next."""
-        now_s = self.now()
-        for finished in self.engine.advance(now_s):
-            self.lag_s = max(self.lag_s, now_s - finished.at_s)
+        for finished in self.engine.advance(self.now()):
             self.ended_s = max(self.ended_s, finished.at_s)
             if self.spans is not None:
                 self.spans.ended(finished)
             future = self._waiting.pop(finished.rid, None)
             if future is not None and not future.done():
                 future.set_result(finished)
+            self.lag_s = max(self.lag_s, self.now() - finished.at_s)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due_s = self.engine.next_event_s()
+        self._due_s = due_s = self.engine.next_event_s()
         if not isinf(due_s):
             wait_s = max(0.0, self.clock.wall_s(due_s - self.now()))
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.settle)

@@ -47,6 +47,7 @@ async def progress(
             wait_s = LOOK_S * max(1.0, runner.streams / _STREAMS_AT_FULL_RATE)
             await asyncio.wait({future}, timeout=wait_s * share)
             share = 1.0
+            runner.catch_up()
             if future.done():
                 return
             made = runner.engine.progress(request.rid, runner.now())

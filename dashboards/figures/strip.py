@@ -30,6 +30,13 @@ def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure
     return figure
 
 
+def strip_and_path(
+    strips: pl.DataFrame, path: pl.DataFrame, mode: theme.Mode, *, start_ns: int
+) -> go.Figure:
+    """The strip with the critical path over it."""
+    return with_path(strip(strips, mode, start_ns=start_ns), path, start_ns)
+
+
 def with_path(figure: go.Figure, path: pl.DataFrame, start_ns: int) -> go.Figure:
     """*figure* with the critical path as a line over the lanes it was on; tools are gaps."""
     layout: Any = figure.layout

@@ -150,10 +150,8 @@ def _path(chosen: shell.Scope) -> None:
     st.markdown(cards.plain(said))
     strips = chosen.ask("strips")
     if not strips.is_empty():
-        drawn = strip.strip(strips, cards.mode(), start_ns=begin)
-        cards.figure(
-            strip.with_path(drawn, path, begin), "idle_strip", "Critical path over workers"
-        )
+        drawn = cards.drawn(strip.strip_and_path, strips, path, cards.mode(), start_ns=begin)
+        cards.figure(drawn, "idle_strip", "Critical path over workers")
     timed = path.with_columns(
         pl.col("doing").str.replace_all("_", " "),
         at_s=(pl.col("start_ns") - begin) / 1e9,

@@ -213,9 +213,8 @@ def _rollouts(chosen: shell.Scope) -> None:
             label_visibility="collapsed",
         )
     parts = {facts.label(row): _states(chosen, row) for row in rows}
-    drawn = accounts.stacked(
-        parts, cards.mode(), share=share == "share", said=facts.makespans(rows)
-    )
+    said = facts.makespans(rows)
+    drawn = cards.drawn(accounts.stacked, parts, cards.mode(), share=share == "share", said=said)
     cards.figure(drawn, "overview_stack", "GPU time of each rollout by cause")
     more = (
         ""
@@ -236,7 +235,8 @@ def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:
         f"{cards.plain(facts.label(chosen.rollout))}, from "
         f"{cards.plain(theme.moment(window['start_ns'], chosen.zone))}"
     )
-    drawn = strip.strip(strips, cards.mode(), start_ns=window["start_ns"] or 0)
+    start_ns = window["start_ns"] or 0
+    drawn = cards.drawn(strip.strip, strips, cards.mode(), start_ns=start_ns)
     cards.figure(drawn, "overview_strip", "State of each worker over time")
     if strip.left_out(strips):
         st.caption(f"{strip.left_out(strips)} shorter pieces are not drawn.")

@@ -27,21 +27,14 @@ from browser.fake_services import TOKEN, Switchboard, collector_app, controller_
 from browser.pages import ROOT, chromium, settle, streamlit
 
 from heddle.collector.client import CollectorClient
+from heddle.dashboards import nav
 from heddle.dashboards.facts import recorded_runs
 from heddle.dashboards.reports.trajectory import trajectory_report
 from heddle.dashboards.views.ask import EXAMPLES
 
 SHOTS = ROOT / "docs" / "screenshots"
-PAGES: dict[str, dict[str, str]] = {
-    "overview": {},
-    "idle": {},
-    "tail": {},
-    "trajectory": {},
-    "compare": {},
-    "predictor": {},
-    "policies": {},
-    "fleet": {},
-    "ask": {"sql": EXAMPLES["Tail by task"]},
+PAGES: dict[str, dict[str, str]] = {name: {} for name in nav.PAGES} | {
+    "ask": {"sql": EXAMPLES["Tail by task"]}
 }
 """Page to what else is in its address."""
 LEAST = 900
@@ -59,10 +52,9 @@ class Scene:
 
     def address(self, page: str) -> str:
         """The page with the selection."""
-        path = "" if page == "overview" else page
         chosen = {"run": self.run, "rollout": self.rollout, "trajectory": self.trajectory}
         chosen |= PAGES[page]
-        return f"{self.dashboard.rstrip('/')}/{path}?{urlencode(chosen)}"
+        return f"{self.dashboard.rstrip('/')}/{nav.path(page)}?{urlencode(chosen)}"
 
 
 def main(words: Sequence[str] | None = None) -> None:

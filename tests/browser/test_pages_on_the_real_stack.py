@@ -17,9 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from heddle.app.supervise import free_port
 from heddle.controller.wire import Acquire
-from heddle.dashboards import theme
-
-PAGES = ("", "idle", "tail", "trajectory", "compare", "predictor", "policies", "fleet", "ask")
+from heddle.dashboards import nav, theme
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def _metric(page: Page, label: str) -> str:
     return found.get_by_test_id("stMetricValue").inner_text()
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", map(nav.path, nav.PAGES))
 def test_every_page_shows_a_real_rollout_and_asks_nobody_outside(
     page: Page, real: Real, path: str
 ) -> None:
