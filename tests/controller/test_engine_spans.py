@@ -61,7 +61,11 @@ def test_the_level_and_an_unsampled_parent_turn_spans_off_and_an_underscore_cuts
             spans.begun(Request(rid=rid, ids=Span("p", 9, "t", 9)), traceparent)
             spans.ended(done)
         spans.close()
-        found = {s.trace_id.hex(): s for t in ("a", "b", "c") for s in made.of(t * 32, "Req", 0.0)}
+        found = {
+            s.trace_id.hex(): s
+            for t in ("a", "b", "c")
+            for s in made.of(t * 32, "Req", within_s=0.0)
+        }
         assert list(found) == ["c" * 32]
         (root,) = [s for s in made.of("c" * 32, "Req") if s.name.startswith(" Req")]
         assert attributes(root)["rid"] == "off-1"
