@@ -7,6 +7,7 @@ knows no emulator.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -47,6 +48,8 @@ WHAT: Final = {
     "controller": "controller",
     "dashboard": "dashboard",
 }
+UNNAMED: Final = ("ready_s", "host_memory_gb", "degree_flags", "engine_env")
+"""Settings of the fleet that `heddle control` has no options for."""
 OWN: Final = {"collector": None, "controller": None, "otlp": None, "token": None}
 SAY: Final[Callable[[str], None]] = lambda _: None  # noqa: E731
 
@@ -134,7 +137,9 @@ def start(
     clock = Clock(origin_ns, settings.fleet.speed)
     # All at once: each imports for seconds, and none needs another to come up.
     supervisor.start("collector", collector_arguments(settings))
-    supervisor.start("controller", controller_arguments(settings, clock))
+    supervisor.start(
+        "controller", controller_arguments(settings, clock), controller_environment(settings)
+    )
     if dashboard:
         supervisor.start("dashboard", dashboard_arguments(settings))
     ports = settings.ports
@@ -220,6 +225,12 @@ def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
     address = ("--address", fleet.ray_address) if fleet.ray_address else ()
     where = ("--fleet", fleet.launcher, *address)
     return [*base, *first, *where, "--launch-template", template]
+
+
+def controller_environment(settings: Settings) -> dict[str, str]:
+    """What shapes the fleet and is no option of `heddle control`; it may stand in no file."""
+    fleet = settings.fleet.model_dump(mode="json", include=set(UNNAMED))
+    return {f"HEDDLE_FLEET__{name.upper()}": json.dumps(fleet[name]) for name in UNNAMED}
 
 
 def engine_template(settings: Settings, clock: Clock) -> list[str]:

@@ -19,7 +19,7 @@ import psutil
 from heddle.app.supervise import is_free
 from heddle.controller.client import ControllerClient
 from heddle.controller.errors import ControllerError
-from heddle.controller.fleet.ray_pool import unreachable
+from heddle.controller.fleet.ray_node import unreachable
 
 if TYPE_CHECKING:
     from heddle.app.settings import Settings

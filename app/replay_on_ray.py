@@ -12,7 +12,7 @@ from typing import Any
 
 from heddle.app.errors import fail
 from heddle.app.replay import Cell, play
-from heddle.controller.fleet.ray_pool import unreachable
+from heddle.controller.fleet.ray_node import unreachable
 
 
 def spread(jobs: Sequence[tuple[Cell, str]], address: str) -> Iterator[dict[str, Any]]:

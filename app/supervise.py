@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -30,6 +30,8 @@ ASK_S: Final = 1.8
 KILL_S: Final = 3.0
 """Who has not ended so long after the first request is killed; Ctrl-C may take 5 s in all."""
 TAIL_LINES: Final = 12
+FIXED: Final = {ORPHANS_END: "1", "PYTHONUNBUFFERED": "1"}
+"""Environment of every child."""
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -113,8 +115,10 @@ class Supervisor:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def start(self, name: str, arguments: Sequence[str]) -> Child:
-        """Run `heddle ARGUMENTS` as a child called `name`."""
+    def start(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Child:
+        """Run `heddle ARGUMENTS` as a child called `name`, with those variables beside ours."""
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
@@ -124,7 +128,7 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, ORPHANS_END: "1", "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **FIXED, **(environment or {})},
             )
         self.children[name] = Child(name, process, log)
         return self.children[name]

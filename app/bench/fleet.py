@@ -8,60 +8,53 @@ right layouts is counted in virtual time, with the truth of the emulator and not
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
 import threading
-import time
-from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
-import psutil
 
 from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.fleet_on_ray import on_ray, stacked
 from heddle.app.bench.fleet_shifts import GPUS, SHIFTS, shift
-from heddle.app.compose import Stack, launch
+from heddle.app.compose import Stack
 from heddle.app.errors import fail
 from heddle.app.rollouts import Session, measure
-from heddle.app.settings import Settings, load
-from heddle.app.supervise import Supervisor
 from heddle.controller.client import ControllerClient
 from heddle.controller.emulator.workload import generate
-from heddle.controller.wire import RolloutBegin
 from heddle.controller.wire_fleet import FleetApplyIn, ReallocationState
 
 SPEED: Final = 50.0
 NEAR: Final = 1.03
-ENGINES: Final = 8
+READY_S: Final = 600.0
+"""64 engines start at once, of which each imports for a second."""
 LOOK_S: Final = 0.02
 
 
-def run(*, quick: bool, say: Say) -> dict[str, Figure]:
-    """All of the issue's numbers; --quick takes an eighth of the fleet and of the shifts."""
+def run(*, quick: bool, say: Say, part: str | None = None) -> dict[str, Figure]:
+    """All of the issue's numbers, or those of one part; --quick takes an eighth of the fleet and of
+    the shifts, and no Ray unless it is asked for."""
+    if part is not None and part not in PARTS:
+        fail(f"no part {part!r} of this bench; choose one of {', '.join(PARTS)}")
+    parts = [part] if part else [name for name in PARTS if not (quick and name == "ray")]
+    found: dict[str, Figure] = {}
+    for name in parts:
+        found |= PARTS[name](quick=quick, say=say)
+    return found
+
+
+def _layouts(*, quick: bool, say: Say) -> dict[str, Figure]:
     gpus, groups = (8, 4) if quick else (64, 32)
     wanted = [4, 2, 2] if quick else [8] * 4 + [4] * 8
     say(f"{gpus} x degree 1 to {len(wanted)} engines with {groups * 16} live trajectories")
-    found = _regrouped(gpus, wanted, groups)
-    if not quick:
-        say(f"{ENGINES} engines on Ray")
-        found |= _on_ray()
+    return _regrouped(gpus, wanted, groups)
+
+
+def _shifts(*, quick: bool, say: Say) -> dict[str, Figure]:
     say("layouts after shifts of the lengths, in virtual time")
-    return found | _planned(6 if quick else SHIFTS)
-
-
-@contextmanager
-def _stack(**fleet: Any) -> Generator[tuple[Stack, Supervisor, float]]:
-    """A stack of its own and when it was begun."""
-    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
-        flags = {f"fleet.{name}": value for name, value in fleet.items()}
-        settings: Settings = load({"data": Path(folder), **flags})
-        settings.fleet.workers = ()
-        began_s = time.monotonic()
-        with Supervisor(settings.data / "logs") as supervisor:
-            yield launch(supervisor, settings, strict=False, dashboard=False), supervisor, began_s
+    return _planned(6 if quick else SHIFTS)
 
 
 @dataclass(eq=False)
@@ -100,7 +93,7 @@ class _Change(threading.Thread):
 
 def _regrouped(gpus: int, wanted: list[int], groups: int) -> dict[str, Figure]:
     specs = generate("coding", groups=groups, seed=1)
-    with _stack(gpus=gpus, speed=SPEED, ready_s=600.0) as (stack, supervisor, _):
+    with stacked(gpus=gpus, speed=SPEED, ready_s=READY_S) as (stack, supervisor, _):
         with ControllerClient(stack.controller_url, token=stack.token) as client:
             client.switch(preset="verl", who="bench")
         with Session(stack, "fleet", watch=supervisor.check) as session:
@@ -162,36 +155,6 @@ def logged_gpu_ns(log: dict[str, dict[str, int]], story: ReallocationState) -> i
     return sum(d * log[w]["flushed"] for w, d in begun.items()) - given
 
 
-def _on_ray() -> dict[str, Figure]:
-    fleet: dict[str, Any] = {"gpus": ENGINES, "launcher": "ray", "speed": 1.0, "ready_s": 300.0}
-    with _stack(**fleet) as (stack, _, began_s):
-        url, token = stack.controller_url, stack.token
-        with ControllerClient(url, token=token, timeout_s=600.0) as client:
-            client.switch(preset="verl", who="bench")
-            client.begin_rollout(RolloutBegin(run="fleet", rollout="ray"))
-            serving_s = time.monotonic() - began_s
-            victim = client.workers()[0]
-            _engine_at(victim.url).parent().kill()
-            killed_s = time.monotonic()
-            while not any(w.restarts and w.takes for w in client.fleet().workers):
-                time.sleep(LOOK_S)
-            replaced_s = time.monotonic() - killed_s
-    note = f"{ENGINES} emulated engines, a cluster started by heddle up"
-    return {
-        "ray_serving_s": Figure(serving_s, "s", 30, "lower", note),
-        "ray_replaced_s": Figure(replaced_s, "s", 10, "lower", "its actor was killed"),
-    }
-
-
-def _engine_at(url: str) -> Any:
-    port = int(url.rpartition(":")[2])
-    for one in psutil.net_connections(kind="tcp"):
-        where: Any = one.laddr
-        if one.status == psutil.CONN_LISTEN and where.port == port and one.pid:
-            return psutil.Process(one.pid)
-    fail(f"no process of this user listens on {port}")
-
-
 def _planned(shifts: int) -> dict[str, Figure]:
     # The parts before this one left threads here: a forked child would wait for their locks.
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -205,3 +168,6 @@ def _planned(shifts: int) -> dict[str, Figure]:
             best, "", 0.9, "higher", f"{near:.0%} within 3 %, worst {worst:.2f}x; {note}"
         )
     }
+
+
+PARTS: Final = {"layouts": _layouts, "ray": on_ray, "shifts": _shifts}

@@ -9,7 +9,9 @@ import typer
 
 from heddle.app.commands import options
 
-TYPER = options.help_with("heddle bench demo --quick", "heddle bench all")
+TYPER = options.help_with(
+    "heddle bench demo --quick", "heddle bench fleet --part shifts", "heddle bench all"
+)
 
 
 def run(
@@ -17,6 +19,9 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="One run, in about a minute.")] = False,
     traces: Annotated[
         Path | None, typer.Option(help="Folder of normalised traces, for predict.", metavar="DIR")
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Only layouts, ray or shifts, for fleet.", metavar="NAME")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -30,7 +35,10 @@ def run(
 
     if traces is not None and name != "predict":
         fail(f"--traces is for `heddle bench predict`, not for {name}")
-    more: dict[str, Any] = {} if traces is None else {"traces": traces}
+    if part is not None and name != "fleet":
+        fail(f"--part is for `heddle bench fleet`, not for {name}")
+    given = {"traces": traces, "part": part}
+    more: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     names = list(figures.BENCHES) if name == "all" else [name]
     benches = {each: figures.load(each) for each in names}
     told = []

@@ -61,6 +61,11 @@ class EngineProcess:
         """None while it runs."""
         return self._process.poll()
 
+    @property
+    def pid(self) -> int:
+        """Of the command itself."""
+        return self._process.pid
+
     def tail(self) -> str:
         """The last lines it wrote, in one line."""
         with contextlib.suppress(OSError):
@@ -68,10 +73,10 @@ class EngineProcess:
             return " | ".join(line.strip() for line in lines[-TAIL_LINES:]) or "it wrote nothing"
         return "its log is gone"
 
-    async def stop(self) -> None:
+    async def stop(self, within_s: float = STOP_S) -> None:
         """Ask the whole group to end, then make it."""
         self._signal(signal.SIGTERM)
-        deadline = asyncio.get_running_loop().time() + STOP_S
+        deadline = asyncio.get_running_loop().time() + within_s
         while self.exit_code is None and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
         self._signal(signal.SIGKILL)

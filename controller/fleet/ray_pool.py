@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,18 +17,14 @@ from heddle.controller.core.regroup import Place
 from heddle.controller.errors import LaunchFailed
 from heddle.controller.fleet.launcher import BACK_OFF_S, STEADY_S, Keeping, Kept, Started
 from heddle.controller.fleet.ray_actor import EngineActor
+from heddle.controller.fleet.ray_node import HOST, RayNode, unreachable
 from heddle.controller.fleet.template import Template
 
-HOST: Final = "127.0.0.1"
 NAMESPACE: Final = "heddle"
-REACH_S: Final = 3.0
 ROOM_S: Final = 10.0
 """Wall seconds a placement group may wait for GPUs that should be free."""
-TRIES: Final = 5
-"""Ray's raylet ends itself when its agents take more than 15 s to import, as on a busy machine they
-do (ray issue 65983)."""
-STORE_BYTES: Final = 100 << 20
-"""Of Ray's object store, which nothing here uses."""
+TRIES: Final = 3
+"""Starts of a cluster: somebody else may have taken one of its ports meanwhile."""
 
 
 @dataclass(slots=True)
@@ -74,10 +69,11 @@ class RayLauncher(Keeping[_Kept]):
         self._address = address
         self._ready_s = ready_s
         self._cluster: list[_Node] = []
+        self._here: RayNode | None = None
 
     async def open(self) -> None:
         """Reach the cluster, or start one; as many of its GPUs as are asked for."""
-        await asyncio.to_thread(self._init)
+        await self._join()
         left = self._gpus
         for node in sorted(_alive(), key=lambda n: (-n.gpus, n.id)):
             taken = min(node.gpus, left)
@@ -97,29 +93,27 @@ class RayLauncher(Keeping[_Kept]):
         """End every engine and leave the cluster; one that was started here ends."""
         await super().stop()
         await asyncio.to_thread(_ray().shutdown)
+        if self._here is not None:
+            await self._here.stop()
 
-    def _init(self) -> None:
-        ray = _ray()
-        if ray.is_initialized():
-            return
-        # Without an address Ray would join whatever cluster was started here last.
-        here: dict[str, Any] = {"address": "local", "num_gpus": self._gpus}
-        here["object_store_memory"] = STORE_BYTES
+    async def _join(self) -> None:
         if self._address is not None:
             _reach(self._address)
-            here = {"address": self._address}
+            await asyncio.to_thread(_connect, self._address)
+            return
         for left in reversed(range(TRIES)):
+            # Before Ray is imported here: both imports take seconds.
+            here = self._here = RayNode(self._gpus, self._log_dir / "ray.log")
             try:
-                ray.init(
-                    namespace=NAMESPACE, include_dashboard=False, log_to_driver=False,
-                    logging_level="ERROR", configure_logging=False, **here,
-                )  # fmt: skip
-                return
-            except Exception as error:
-                ray.shutdown()
+                await asyncio.to_thread(_ray)
+                await here.up()
+                await asyncio.to_thread(_connect, here.address)
+            except LaunchFailed:
+                await here.stop()
                 if not left:
-                    message = f"Ray cannot be used at {self._address or 'this machine'}: {error}"
-                    raise LaunchFailed(message) from error
+                    raise
+            else:
+                return
 
     async def _begin(self, kept: _Kept) -> Started:
         return await self._begin_on(kept, self._cluster[kept.place.node])
@@ -243,13 +237,16 @@ def _reach(address: str) -> None:
         raise LaunchFailed(message) from error
 
 
-def unreachable(address: str) -> OSError | None:
-    """Why nobody can listen at HOST:PORT, at once: Ray itself would wait for 90 s."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return None
+def _connect(address: str) -> None:
+    ray = _ray()
+    if ray.is_initialized():
+        return
     try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
-    except OSError as error:
-        return error
-    return None
+        ray.init(
+            address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR",
+            configure_logging=False,
+        )  # fmt: skip
+    except Exception as error:
+        ray.shutdown()
+        message = f"Ray cannot be used at {address}: {error}"
+        raise LaunchFailed(message) from error

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from heddle.app import compose, supervise
+from heddle.app.commands.control import launching
 from heddle.app.compose import LOST, settle_ports
 from heddle.app.errors import AppError, ChildDied, PortInUse, PortLost
 from heddle.app.settings import load
@@ -40,6 +41,18 @@ def test_engines_that_register_themselves_are_let_in_and_none_is_launched(settin
 
 
 TAIL = "heddle: port 4318 on 127.0.0.1 is in use, and the collector wants it for OTLP over HTTP"
+
+
+def test_what_the_controller_has_no_option_for_reaches_it_whoever_composed_the_stack(
+    monkeypatch, settings
+):
+    fleet = {"ready_s": 300.0, "degree_flags": {8: "--x 1"}, "host_memory_gb": 2.0}
+    given = load({"data": settings.data, **{f"fleet.{k}": v for k, v in fleet.items()}})
+    for name, value in compose.controller_environment(given).items():
+        monkeypatch.setenv(name, value)
+    found = launching(load({"data": settings.data}))
+    assert (found["ready_s"], found["degree_flags"]) == (300.0, {8: ("--x", "1")})
+    assert found["host_bytes"] == (2_000_000_000,)
 
 
 def launched(monkeypatch, settings, tmp_path, failures, started, **more):

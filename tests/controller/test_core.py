@@ -118,15 +118,31 @@ def test_a_fixed_degree_that_does_not_fit_says_which_do():
         ALLOCATIONS["fixed-8"]([], {1: law(1), 2: law(2), 8: law(8)}, 4, RNG)
 
 
-@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 3000)), min_size=1, max_size=30))
+tooled = st.tuples(st.integers(1, 5000), st.integers(0, 3000), st.floats(0.0, 400.0))
+
+
+@given(st.lists(tooled, min_size=1, max_size=30))
 @settings(max_examples=40, deadline=None)
-def test_no_homogeneous_layout_beats_the_lower_bounds(pairs):
-    works = [Work(output_tokens=o, prompt_tokens=p) for o, p in pairs]
+def test_no_homogeneous_layout_beats_the_lower_bounds(rows):
+    works = [Work(output_tokens=o, prompt_tokens=p, tool_s=t) for o, p, t in rows]
     laws = {d: law(d, a=0.01 / d**0.6, kv=20_000 * d) for d in (1, 2, 4)}
     bounds = lower_bounds_s(works, laws, 4)
     best = min(homogeneous_s(works, laws[d], 4 // d) for d in laws)
     assert bounds["work"] <= best * (1 + 1e-9)
     assert bounds["longest_alone"] <= max(group_s(works, laws[d]) for d in laws) * (1 + 1e-9)
+
+
+def test_the_others_work_costs_the_longest_no_time_while_it_is_in_its_tools():
+    others = [Work(output_tokens=10.0, prompt_tokens=5_000.0)] * 200
+    alone = {t: Work(output_tokens=10_000.0 - 100.0 * t, tool_s=float(t)) for t in (0, 20, 80)}
+    for tool_s, longest in alone.items():
+        # As long in all, and ever more of it in tools.
+        assert longest.tool_s + law().a_s * longest.output_tokens == pytest.approx(100.0)
+        found = homogeneous_s([longest, *others], law(), 1)
+        beside_s = group_s([longest, *others], law()) - group_s([longest], law())
+        # Spread evenly over the makespan, what falls into the tools is free.
+        shared_s = group_s([longest], law()) + beside_s * (1 - tool_s / found)
+        assert found == pytest.approx(shared_s)
 
 
 def test_adding_to_a_load_is_what_asking_first_said():
