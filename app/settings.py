@@ -74,6 +74,8 @@ class FleetSettings(_Part):
     """Environment of engines by degree; 0: of all."""
     ready_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """Wall seconds an engine may take to serve; a large model needs many minutes."""
+    wedged_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Wall seconds without progress after which an engine that still answers is given up."""
     host_memory_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Of each node for weights of sleeping engines; 0: engines are stopped, not put to sleep."""
     engine_spans: bool = False

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
 from heddle.collector.prefixes import prefixes
+
+CUT_OFF: Final = ("engine_lost", "engine_died")
+"""What the controller calls an attempt whose engine died under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,14 @@ class Law:
 def sums(steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
     """By trajectory_id: base_ns, context_ns, unsplit_ns (decode by the law, before caps),
     recompute_ns, rewritten_ns (of prefill), prefilled, lost_moved, lost_here, moved_steps, hits
-    (tokens and steps), missing (spans), timeouts, refused steps and their longest prompt."""
+    (tokens and steps), missing (spans), timeouts, refused steps and their longest prompt, steps cut
+    off by an engine that died and their time."""
     rows = _timed(prefixes(steps), laws)
     moved = pl.col("moved")
     told = pl.col("input_tokens").is_not_null() & pl.col("cached_tokens").is_not_null()
     said = pl.col("error_type").str.to_lowercase().str.contains("timed?[ _-]?out")
     refused = pl.col("error_type").str.contains(r"^(http_)?(400|413|422)$").fill_null(value=False)
+    cut = pl.col("error_type").is_in(CUT_OFF).fill_null(value=False)
     index, came = pl.col("step_index"), pl.col("state").ne_missing("abandoned")
     return rows.group_by("trajectory_id").agg(
         pl.col("base_ns", "context_ns", "unsplit_ns", "recompute_ns", "rewritten_ns").sum(),
@@ -49,6 +55,8 @@ def sums(steps: pl.DataFrame, laws: Mapping[int, Law]) -> pl.DataFrame:
         timeouts=said.sum(),
         refused=refused.sum(),
         refused_tokens=pl.col("input_tokens").filter(refused).max().fill_null(0),
+        cut=cut.sum(),
+        cut_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(cut).sum(),
     )
 
 

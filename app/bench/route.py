@@ -2,6 +2,7 @@
 
 A stub engine, the controller and, where HEDDLE_ROUTER_PYTHON names a Python that has
 sglang-router 0.3.2, the stock router side by side; closed loop, medians over interleaved rounds.
+Then streams, acquire and release, and switches that come while steps do.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from typing import Final
 import aiohttp
 import numpy as np
 import psutil
+import uvloop
 
 from heddle.app.bench.figures import Figure, Say
 from heddle.app.bench.route_decide import LIVE, WORKERS, decisions
-from heddle.app.bench.route_stub import Load, body_of, load, serving, stub_command
+from heddle.app.bench.route_streams import OPEN, QUICK_OPEN, Targets, first_events, opened
+from heddle.app.bench.route_stub import Load, body_of, cpu_s, load, serving, stub_command
+from heddle.app.bench.route_switch import switched
 from heddle.app.supervise import free_port
+from heddle.controller.garbage import look_rarely
 
 ROUTER: Final = "HEDDLE_ROUTER_PYTHON"
+AGENTS: Final = 256
 SIZES: Final = {"256_ids": 256, "8k_ids": 8192}
-Targets = dict[str, tuple[str, psutil.Process | None]]
-"""direct, heddle and, where there is one, router: address and process."""
 
 
 def run(*, quick: bool, say: Say) -> dict[str, Figure]:
@@ -38,18 +42,30 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
     found = _decided(steps)
     with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder, ExitStack() as exits:
         targets = _targets(exits, Path(folder))
+        url, process = targets["heddle"]
+        # Before the long prompts, which the controller keeps for moves.
+        streams = QUICK_OPEN if quick else OPEN
+        say(f"{streams} open streams")
+        found |= asyncio.run(opened(url, process, streams)) if process is not None else {}
         for name, ids in SIZES.items():
             say(f"requests of {ids} ids")
             found |= asyncio.run(_compared(targets, name, ids, rounds, 200 if quick else 1000))
         say("acquire and release")
-        found |= asyncio.run(_acquired(targets["heddle"][0], 200 if quick else 1000))
+        found |= asyncio.run(_acquired(url, process, 200 if quick else 1000))
+        say("switches under load")
+        token = (Path(folder) / "token").read_text("utf-8").strip()
+        found |= asyncio.run(switched(url, token, 10 if quick else 50))
+        say("first events")
+        found |= asyncio.run(first_events(targets, 80 if quick else 800))
     return found
 
 
 def _decided(steps: int) -> dict[str, Figure]:
     note = f"{LIVE} live, {WORKERS} workers, arrival to grant"
-    home = asyncio.run(decisions(preset="verl", steps=steps))
-    planning = asyncio.run(decisions(preset="heddle", steps=steps))
+    # As the controller runs: on its event loop, with its pace of collecting garbage.
+    look_rarely()
+    home = uvloop.run(decisions(preset="verl", steps=steps))
+    planning = uvloop.run(decisions(preset="heddle", steps=steps))
     return {
         "decision_p50_us": _us(home, 50, 30, note),
         "decision_p99_us": _us(home, 99, 200, note),
@@ -95,7 +111,8 @@ async def _compared(
         for which, (url, process) in targets.items():
             said = partial(_headers, round_)
             ask = partial(load, f"{url}/generate", body, process=process, headers=said)
-            await ask(requests=50, clients=8)
+            # Every agent has had its first step: that one needs a full decision.
+            await ask(requests=AGENTS, clients=8)
             seen[which].append(await ask(requests=requests, clients=16))
             one = await ask(requests=requests // 4, clients=1)
             alone[which].append(median(one.latencies_s))
@@ -105,7 +122,12 @@ async def _compared(
 
 
 def _headers(round_: int, number: int) -> dict[str, str]:
-    return {"X-Heddle-Run": "bench", "X-Heddle-Trajectory-Id": f"t{round_}-{number % 256}"}
+    agent = number % AGENTS
+    return {
+        "X-Heddle-Run": "bench",
+        "X-Heddle-Trajectory-Id": f"t{round_}-{agent}",
+        "X-Heddle-Group-Id": f"g{round_}-{agent // 16}",
+    }
 
 
 def _figures(name: str, cpu: dict[str, float], added: dict[str, float]) -> dict[str, Figure]:
@@ -130,8 +152,9 @@ def _figures(name: str, cpu: dict[str, float], added: dict[str, float]) -> dict[
     return figures
 
 
-async def _acquired(url: str, pairs: int) -> dict[str, Figure]:
+async def _acquired(url: str, process: psutil.Process | None, pairs: int) -> dict[str, Figure]:
     loop, taken = asyncio.get_running_loop(), list[float]()
+    before_s = cpu_s(process)
     async with aiohttp.ClientSession(f"{url}/heddle/v1/") as http:
         for number in range(pairs):
             began = loop.time()
@@ -142,4 +165,6 @@ async def _acquired(url: str, pairs: int) -> dict[str, Figure]:
                 await reply.read()
             taken.append(loop.time() - began)
     value = float(np.percentile(taken, 50)) * 1e3
-    return {"acquire_release_p50_ms": Figure(value, "ms", 1, "lower", "both calls over HTTP")}
+    each_us = (cpu_s(process) - before_s) / pairs * 1e6
+    note = f"both calls over HTTP; {each_us:.0f} us of the controller's CPU"
+    return {"acquire_release_p50_ms": Figure(value, "ms", 1, "lower", note)}

@@ -1,7 +1,7 @@
 """What stands behind the router and the controller while they are measured?
 
-An engine that answers at once with SGLang's field names, as one process; the load that asks; and
-what a process has used of the CPU.
+An engine that answers at once with SGLang's field names, whole or as a stream, as one process; the
+load that asks; and what a process has used of the CPU.
 """
 
 from __future__ import annotations
@@ -40,20 +40,41 @@ META: Final = {
 ANSWER: Final = orjson.dumps({"text": "abcd", "output_ids": [1, 2, 3, 4], "meta_info": META})
 INFO: Final = orjson.dumps(
     {"served_model_name": "stub", "model_path": "stub", "tp_size": 1, "dp_size": 1,
-     "max_total_num_tokens": 1_000_000, "max_running_requests": 4096}
+     "max_total_num_tokens": 100_000_000, "max_running_requests": 4096}
 )  # fmt: skip
+"""Room for everybody: what is measured is the way through, not who is held."""
+SLOW_EVENTS: Final = 24
+SLOW_S: Final = 0.5
+"""A stream of at least that many events has these pauses, so that thousands are open at once..."""
+FAST_S: Final = 0.005
+"""... and a shorter one these."""
+EVENT: Final = b"data: " + ANSWER + b"\n\n"
 
 
 async def engine(scope: Any, receive: Any, send: Any) -> None:
     """The stub as an ASGI application."""
     if scope["type"] != "http":
         return
-    while (await receive()).get("more_body"):
-        pass
+    raw, more = b"", True
+    while more:
+        message = await receive()
+        raw, more = raw + message.get("body", b""), message.get("more_body", False)
+    if b'"stream":true' in raw:
+        await _streamed(orjson.loads(raw)["sampling_params"]["max_new_tokens"], send)
+        return
     body = ANSWER if scope["path"] == "/generate" else INFO
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _streamed(events: int, send: Any) -> None:
+    headers = [(b"content-type", b"text/event-stream")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for _ in range(events):
+        await send({"type": "http.response.body", "body": EVENT, "more_body": True})
+        await asyncio.sleep(SLOW_S if events >= SLOW_EVENTS else FAST_S)
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 
 @contextmanager
@@ -77,6 +98,7 @@ def stub_command(port: int) -> list[str]:
     """Serves the stub without logs."""
     served = "heddle.app.bench.route_stub:engine"
     settings = ["--loop", "uvloop", "--http", "httptools", "--log-level", "error"]
+    settings += ["--backlog", "8192"]
     return [sys.executable, "-m", "uvicorn", served, "--port", str(port), *settings]
 
 
@@ -94,12 +116,11 @@ class Load:
         return self.cpu_s / len(self.latencies_s) * 1e6
 
 
-def body_of(ids: int) -> bytes:
+def body_of(ids: int, **more: Any) -> bytes:
     """A request of that many token ids."""
     sampling = {"max_new_tokens": 4}
-    return orjson.dumps(
-        {"input_ids": [1000 + i % 9000 for i in range(ids)], "sampling_params": sampling}
-    )
+    known = {"input_ids": [1000 + i % 9000 for i in range(ids)], "sampling_params": sampling}
+    return orjson.dumps({**known, **more})
 
 
 async def load(
@@ -127,14 +148,20 @@ async def load(
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
-        before, began = _cpu_s(process), time.perf_counter()
+        before, began = cpu_s(process), time.perf_counter()
         await asyncio.gather(*(client(http) for _ in range(clients)))
         wall_s = time.perf_counter() - began
-    return Load(latencies, _cpu_s(process) - before, wall_s)
+    return Load(latencies, cpu_s(process) - before, wall_s)
 
 
-def _cpu_s(process: psutil.Process | None) -> float:
+def cpu_s(process: psutil.Process | None) -> float:
+    """CPU seconds that its threads and its children's have used, to the nanosecond: the clock of
+    /proc/PID/stat has steps of 10 ms, which is 100 requests of the router."""
     if process is None:
         return 0.0
-    family = [process, *process.children(recursive=True)]
-    return sum(sum(p.cpu_times()[:2]) for p in family)
+    tasks = [
+        task
+        for each in (process, *process.children(recursive=True))
+        for task in Path(f"/proc/{each.pid}/task").iterdir()
+    ]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

@@ -50,10 +50,8 @@ def run(
     open_registration: Annotated[
         bool, typer.Option(help="Let engines register without the token, as at SGLang's router.")
     ] = False,
-    retrain_every: Annotated[
-        int | None,
-        typer.Option(help="Train again after so many rollouts; 0 never does.", min=0),
-    ] = None,
+    retrain_every: options.RetrainEvery = None,
+    wedged_s: options.WedgedS = None,
     clock_origin_ns: options.OriginNs = 0,
     clock_speed: options.ClockSpeed = 1.0,
 ) -> None:
@@ -65,7 +63,8 @@ def run(
     engines = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port, "retrain_every": retrain_every}
-    settings = load({"host": host, "data": data, **engines, **places, **there, **ports})
+    others = {"fleet.wedged_s": wedged_s}
+    settings = load({"host": host, "data": data, **engines, **places, **there, **ports, **others})
     doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
     _serve(
         settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed), doors
@@ -82,6 +81,7 @@ def launching(settings: Settings) -> dict[str, Any]:
         "fleet": fleet.launcher,
         "ray_address": fleet.ray_address,
         "ready_s": fleet.ready_s,
+        "wedged_s": fleet.wedged_s,
         "degree_flags": {d: tuple(shlex.split(flags)) for d, flags in fleet.degree_flags.items()},
         "engine_env": fleet.engine_env,
         "host_bytes": (memory,) * len(nodes_of(fleet.gpus)) if memory else (),

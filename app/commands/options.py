@@ -74,6 +74,14 @@ ClockSpeed = Annotated[
     ),
 ]
 
+RetrainEvery = Annotated[
+    int | None, typer.Option(help="Train again after so many rollouts; 0 never does.", min=0)
+]
+WedgedS = Annotated[
+    float | None,
+    typer.Option(help="Seconds without progress after which an engine that answers is given up."),
+]
+
 
 def help_with(*examples: str) -> dict[str, Any]:
     """Keywords of a typer command whose --help ends with examples, one a line."""

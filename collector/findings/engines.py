@@ -37,7 +37,9 @@ def dead_engine(case: Case) -> Finding | None:
         return None
     down = {w: ns for (w, _, s), ns in case.accounts.by_worker.items() if s == "down" and w}
     worst = min(down, key=lambda worker_id: (-down[worker_id], worker_id))
-    title = f"{lost:.0%} of GPU time was down, most of it on worker {worst}"
+    s = case.signals
+    again = f"; {s.cut:,} steps were cut off and made again ({s.cut_s:,.1f} s)" if s.cut else ""
+    title = f"{lost:.0%} of GPU time was down, most of it on worker {worst}{again}"
     knob = "the engine's log; restart or remove the worker"
     return finding(
         "dead-engine", lost, title, asking("partition", worker=worst, state="down"), knob

@@ -23,6 +23,7 @@ from heddle.collector.sums import sums
 
 _SUMMED: Final = (
     "missing", "timeouts", "prefilled", "moved_steps", "lost_moved", "lost_here", "hits", "refused",
+    "cut", "cut_ns",
 )  # fmt: skip
 FAILURES: Final = ("aborted", "failed", "error", "timeout", "timed_out", "cancelled")
 """Outcomes of trajectories that a trainer cannot train on."""
@@ -78,6 +79,9 @@ class Signals:
     """Steps that an engine refused."""
     refused_tokens: int = 0
     """The longest prompt among them, where it was told."""
+    cut: int = 0
+    """Attempts at steps that an engine's death cut off: what they made was made again."""
+    cut_s: float = 0.0
     failed: int = 0
     """Trajectories that ended by a failure or were aborted."""
     spoiled: frozenset[str] = frozenset()
@@ -123,6 +127,8 @@ def signals(
         counted=tuple(counted),
         refused=total["refused"],
         refused_tokens=int(of_steps["refused_tokens"].max() or 0),  # pyright: ignore[reportArgumentType]
+        cut=total["cut"],
+        cut_s=total["cut_ns"] / 1e9,
         failed=len(failed),
         spoiled=frozenset(group for name in failed if (group := facts.groups.get(name))),
         gather_s=_gather_s(facts),

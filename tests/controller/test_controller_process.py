@@ -6,9 +6,11 @@ import asyncio
 import re
 import signal
 import threading
+import time
 
 import httpx
 import psutil
+import pytest
 from controller_processes import SPEED, processes, until
 from predictor_weights import saved
 
@@ -20,6 +22,8 @@ from heddle.controller import wire
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
 from heddle.models.registry import Registry
+
+AWAY_S = 60.0
 
 
 def spec(number: int, tokens: int = 30) -> TrajectorySpec:
@@ -115,6 +119,11 @@ def test_killed_collector_and_killed_engine_cost_no_request_and_no_span(tmp_path
         with CollectorClient(p.at("queries")) as store:
             until(lambda: store.query("rollouts", run="r").height)
             steps = until(lambda: _answered(store, 128))
+            found = store.query("findings", run="r", rollout="o").to_dicts()
+            cut = [
+                s for s in store.query("steps", run="r", rollout="o", limit=10_000).to_dicts()
+                if s["error_type"] == "engine_lost"
+            ]  # fmt: skip
     assert begun.layout == [1, 1]
     assert (result.finished, dict(result.errors)) == (64, {})
     # Each step once; what ran on the killed engine ran again on the other one.
@@ -122,6 +131,37 @@ def test_killed_collector_and_killed_engine_cost_no_request_and_no_span(tmp_path
     again = [s for s in steps if s["span_id"] != _first_attempt(s)]
     assert {s["worker_id"] for s in again} == {"w1"}
     assert again
+    # The report names what that cost.
+    (dead,) = [f["title"] for f in found if f["rule"] == "dead-engine"]
+    wasted_s = sum(s["end_ns"] - s["start_ns"] for s in cut) / 1e9
+    said = f"worker w0; {len(cut)} steps were cut off and made again ({wasted_s:,.1f} s)"
+    assert said in dead
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_collector_away_for_a_minute_costs_no_request_and_no_span(tmp_path):
+    with processes(tmp_path) as p:
+        collector = p.collector()
+        p.engine("w0")
+        p.controller("--worker", p.at("w0"))
+        collector.kill()
+        collector.wait()
+        back_s, rounds = time.monotonic() + AWAY_S, 0
+        while time.monotonic() < back_s:
+            result = played(p, [spec(i + 8 * rounds, 50) for i in range(8)], f"o{rounds}")
+            assert (result.finished, dict(result.errors)) == (8, {})
+            rounds += 1
+        p.collector()
+        with CollectorClient(p.at("queries")) as store:
+            until(lambda: store.query("runs").height)
+            until(lambda: len(_finished(store)) == rounds * 16, 120)
+    assert rounds > 2
+
+
+def _finished(store):
+    rows = store.query("steps", run="r", limit=100_000).to_dicts()
+    return {(s["trajectory_id"], s["step_index"]) for s in rows if s["state"] == "finished"}
 
 
 def _kill_when_busy(engine, url):
