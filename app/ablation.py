@@ -19,7 +19,7 @@ ABLATION: Final = "ablation"
 FULL: Final = "heddle"
 BASE: Final = "verl"
 _OTHERS: Final = (
-    ("allocation", ("fixed-1", "fixed-8", "annealed", "exact")),
+    ("allocation", ("fixed-1", "fixed-8", "best-fixed", "annealed", "exact", "simulated")),
     ("order", ("fcfs", "round-robin", "least-attained")),
     ("placement", ("sticky", "hybrid", "least-load", "presorted")),
     ("migration", ("rank",)),
@@ -32,7 +32,12 @@ def ablation(full: str = FULL, base: str = BASE) -> list[str]:
     differ = [choice for choice in CHOICES if ours[choice] != theirs[choice]]
     removed = [f"{full}/{choice}={theirs[choice]}" for choice in differ]
     alone = [f"{base}/{choice}={ours[choice]}" for choice in differ]
-    others = [f"{full}/{choice}={policy}" for choice, policies in _OTHERS for policy in policies]
+    others = [
+        f"{full}/{choice}={policy}"
+        for choice, policies in _OTHERS
+        for policy in policies
+        if policy != ours[choice]
+    ]
     return list(dict.fromkeys([base, full, *removed, *alone, *others]))
 
 

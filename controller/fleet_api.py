@@ -106,7 +106,8 @@ async def _planned(up: Any, asked: wire_fleet.FleetPlanIn) -> tuple[wire_fleet.F
     found = await up.rollouts.layouts.considered(asked)
     floor_gpus = moves.floor_gpus(asked.floor)
     change = moves.plan(found.degrees, floor_gpus)
-    verdict: Verdict = up.rollouts.layouts.judged(found.works, found.degrees, moves.cost_s(change))
+    cost_s = moves.cost_s(change)
+    verdict: Verdict = up.rollouts.layouts.judged(asked.run, found.works, found.degrees, cost_s)
     said = fleet_view.plan_state(
         moves, up.fleet.degrees, found.degrees, change, verdict, floor_gpus, found.makespan_s
     )

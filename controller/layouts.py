@@ -7,20 +7,25 @@ no step runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heddle.controller.beliefs import Expected
 from heddle.controller.core.allocation import ALLOCATIONS
 from heddle.controller.core.cost import expected_ranks
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
-from heddle.controller.core.worth import Verdict, priced_s, worth
+from heddle.controller.core.worth import Pricing, Verdict, imagined, priced_s, worth
 from heddle.controller.loop import Loop
 from heddle.controller.reallocation import Reallocator
 from heddle.controller.wire import RolloutBegin
 from heddle.controller.wire_fleet import FleetPlanIn
 
+Solve = Callable[[Callable[[], Layout]], Awaitable[Layout]]
+"""Where layouts are worked out: seconds that a loop with steps under way cannot spare."""
 WORLDS = 16
+PRICES: Mapping[str, Pricing] = {"simulated": imagined}
+"""How the layouts of an allocation are compared; else in closed form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,14 @@ class Layouts:
     """Chooses for one fleet."""
 
     def __init__(
-        self, loop: Loop, moves: Reallocator, laws: Mapping[int, Latency], gpus: int
+        self,
+        loop: Loop,
+        moves: Reallocator,
+        laws: Mapping[int, Latency],
+        gpus: int,
+        solve: Solve = asyncio.to_thread,
     ) -> None:
+        self._solve = solve
         self._loop = loop
         self._moves = moves
         self._laws = laws
@@ -72,26 +83,28 @@ class Layouts:
         drawn = [self._loop.beliefs.works(asked.run, groups, self._loop.rng) for _ in range(worlds)]
         return basis, expected_ranks(drawn)
 
-    def choose(self, run: str, works: list[Work]) -> Chosen:
+    async def choose(self, run: str, works: list[Work]) -> Chosen:
         """The layout of a rollout that begins now."""
         degrees = self._loop.fleet.degrees
         if not self._moves.launcher.nodes:
-            return self._as_is("the engines are not started here: degrees stay", works)
-        if degrees and any(t.running for t in self._loop.trajectories.values()):
-            return self._as_is("steps are running: degrees stay", works)
+            return self._as_is(run, "the engines are not started here: degrees stay", works)
         if degrees and self._moves.unavailable:
-            return self._as_is(self._moves.unavailable, works)
-        allocation = self._loop.switchboard.of(run).allocation
-        wanted = ALLOCATIONS[allocation](works, self._laws, self._gpus, self._loop.rng)
+            return self._as_is(run, self._moves.unavailable, works)
+        allocation, wanted = await self._wanted(run, works)
+        if degrees and any(t.running for t in self._loop.trajectories.values()):
+            return self._as_is(run, "steps are running: degrees stay", works)
         if sorted(wanted.degrees) == sorted(degrees):
             return Chosen(wanted, change=False)
         if not degrees or allocation.startswith("fixed-"):
             return Chosen(wanted, change=True)
-        return self._weighed(wanted, works)
+        return self._weighed(run, wanted, works)
 
-    def judged(self, works: Sequence[Work], degrees: Sequence[int], cost_s: float) -> Verdict:
+    def judged(
+        self, run: str, works: Sequence[Work], degrees: Sequence[int], cost_s: float
+    ) -> Verdict:
         """Whether those degrees gain more than they cost."""
-        return worth(works, self._laws, self._loop.fleet.degrees, degrees, cost_s)
+        price_s = self._pricing(run)
+        return worth(works, self._laws, self._loop.fleet.degrees, degrees, cost_s, price_s=price_s)
 
     async def considered(self, asked: FleetPlanIn) -> Considered:
         """The layout of a preview: for lengths as in it, else as in the run's last rollout."""
@@ -102,37 +115,45 @@ class Layouts:
             begin = self._asked.get(asked.run, begin)
         basis, works = await self.expected(begin)
         if asked.layout is not None:
-            return Considered(
-                works, tuple(asked.layout), self._price_s(works, asked.layout), "asked for by hand"
-            )
-        allocation = self._loop.switchboard.of(asked.run).allocation
-        wanted = ALLOCATIONS[allocation](works, self._laws, self._gpus, self._loop.rng)
+            price_s = self._price_s(asked.run, works, asked.layout)
+            return Considered(works, tuple(asked.layout), price_s, "asked for by hand")
+        _, wanted = await self._wanted(asked.run, works)
         return Considered(works, wanted.degrees, wanted.makespan_s, f"{wanted.because}; {basis}")
 
-    def _weighed(self, wanted: Layout, works: list[Work]) -> Chosen:
+    async def _wanted(self, run: str, works: list[Work]) -> tuple[str, Layout]:
+        """The run's allocation and its layout, worked out beside the steps under way."""
+        allocation = self._loop.switchboard.of(run).allocation
+        allocate, (rng,) = ALLOCATIONS[allocation], self._loop.rng.spawn(1)
+        wanted = await self._solve(lambda: allocate(works, self._laws, self._gpus, rng))
+        return allocation, wanted
+
+    def _pricing(self, run: str) -> Pricing:
+        return PRICES.get(self._loop.switchboard.of(run).allocation, priced_s)
+
+    def _weighed(self, run: str, wanted: Layout, works: list[Work]) -> Chosen:
         try:
             cost_s = self._moves.cost_s(self._moves.plan(wanted.degrees))
         except CoreError as error:
-            return self._as_is(str(error), works)
-        verdict = self.judged(works, wanted.degrees, cost_s)
+            return self._as_is(run, str(error), works)
+        verdict = self.judged(run, works, wanted.degrees, cost_s)
         if not verdict.change:
-            return self._as_is(verdict.because, works)
+            return self._as_is(run, verdict.because, works)
         because = f"{wanted.because}; {verdict.because}"
         return Chosen(replace(wanted, because=because), change=True, gain_s=verdict.gain_s)
 
-    def _as_is(self, because: str, works: list[Work]) -> Chosen:
+    def _as_is(self, run: str, because: str, works: list[Work]) -> Chosen:
         degrees = self._loop.fleet.degrees
-        price_s = self._price_s(works, degrees)
+        price_s = self._price_s(run, works, degrees)
         return Chosen(Layout(degrees=degrees, makespan_s=price_s, because=because), change=False)
 
-    def _price_s(self, works: Sequence[Work], degrees: Sequence[int]) -> float | None:
+    def _price_s(self, run: str, works: Sequence[Work], degrees: Sequence[int]) -> float | None:
         """By what each engine said of its room, where all are of one degree."""
         if not works or not degrees or not set(degrees) <= set(self._laws):
             return None
         workers = self._loop.fleet.workers.values()
         said = {w.degree: w.latency for w in workers}
         laws = {d: said.get(d, self._laws[d]) for d in set(degrees)}
-        return priced_s(works, laws, degrees, mixed=len(set(degrees)) > 1)
+        return self._pricing(run)(works, laws, degrees, mixed=len(set(degrees)) > 1)
 
 
 def _worlds(trajectories: int) -> int:

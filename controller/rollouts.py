@@ -65,7 +65,7 @@ class Rollouts:
                 raise BadRequest(message)
             start_ns = self._loop.clock.now_ns()
             basis, works = await self.layouts.expected(asked)
-            chosen = self.layouts.choose(asked.run, works)
+            chosen = await self.layouts.choose(asked.run, works)
             solved_ns = self._loop.clock.now_ns()
             layout = replace(chosen.layout, because=f"{chosen.layout.because}; {basis}")
             if not self._loop.fleet.workers and chosen.change:

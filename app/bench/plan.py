@@ -1,7 +1,7 @@
 """How long does a plan take, at the paper's size and ten times it?
 
-Exact cut, exact layout and cut, the paper's DP and annealing on the same log-normal lengths, and
-one full decision with 6,400 trajectories; sorting and prefix sums are counted.
+Exact cut, exact layout and cut, the paper's DP, annealing and imagined rollouts on the same
+log-normal lengths, and one full decision with 6,400 trajectories; sorting and prefix sums count.
 Seconds are CPU time of this process: a busy machine does not count.
 """
 
@@ -15,12 +15,22 @@ from typing import Final
 import numpy as np
 
 from heddle.app.bench.figures import Figure, Say
+from heddle.controller.core.allocation import simulated
 from heddle.controller.core.anneal import annealed_cut, presorted_cut
 from heddle.controller.core.decide import decide, decide_at_home
 from heddle.controller.core.exact import Columns, Floats, Runs, best_cut, best_layout
 from heddle.controller.core.memory import Memory
 from heddle.controller.core.policies import preset_switches
-from heddle.controller.core.types import Latency, Length, Plan, Rates, Snapshot, Trajectory, Worker
+from heddle.controller.core.types import (
+    Latency,
+    Length,
+    Plan,
+    Rates,
+    Snapshot,
+    Trajectory,
+    Work,
+    Worker,
+)
 from heddle.controller.laws import laws
 
 RUNS: Final = 7
@@ -54,6 +64,9 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
         told["cut_64000_128_ms"] = Figure(wide_s * 1e3, "ms", 40, "lower", "exact, one degree")
         far_s = _timed(lambda: best_layout(_runs(large, known, degrees), 1024), 3)
         told["layout_64000_1024_ms"] = Figure(far_s * 1e3, "ms", 400, "lower", "exact")
+    say("imagined rollouts")
+    imagined_s = _timed(lambda: simulated(_works(small), known, 64, np.random.default_rng(0)), 3)
+    told["simulated_6400_64_s"] = Figure(imagined_s, "s", 5, "lower", "every candidate imagined")
     say("annealing against exact")
     told["annealing_lead"] = _lead(_runs(small, known, degrees))
     say("decisions")
@@ -64,6 +77,11 @@ def _rows(n: int) -> Floats:
     rng = np.random.default_rng(0)
     output = np.minimum(rng.lognormal(8.5, 0.9, n), 40_000.0)
     return np.stack([output, np.full(n, 600.0), output * 0.8, output / 480, output / 250], axis=1)
+
+
+def _works(rows: Floats) -> list[Work]:
+    names = ("output_tokens", "prompt_tokens", "observation_tokens", "steps", "tool_s")
+    return [Work(**dict(zip(names, row, strict=True))) for row in rows.tolist()]
 
 
 def _runs(rows: Floats, known: Mapping[int, Latency], degrees: tuple[int, ...]) -> dict[int, Runs]:

@@ -2,12 +2,14 @@
 
 `fixed-d` does as told; `best-fixed` prices every homogeneous degree for the predicted lengths in
 closed form (KV room, running cap and tools included) and takes the cheapest; `exact` and `annealed`
-mix degrees and say how many of the longest each worker is meant for.
+mix degrees and say how many of the longest each worker is meant for; `simulated` imagines the
+rollout on candidates of both kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -15,12 +17,18 @@ import numpy as np
 
 from heddle.controller.core.anneal import annealed_cut
 from heddle.controller.core.cost import homogeneous_s
-from heddle.controller.core.exact import Columns, Cut, Runs, best_layout
+from heddle.controller.core.exact import Columns, Cut, Runs, best_cut, best_layout
+from heddle.controller.core.imagined import imagined_s
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
 
 NEAR: Final = 0.03
-"""Closed-form makespans this close do not tell degrees apart: the closed form forgets that one
-large KV room holds what two halves thrash over, so the higher degree is taken."""
+"""Makespans this close do not tell degrees apart. Both ways of pricing forget that one large KV room
+holds what two halves thrash over, and how badly lengths nobody knows split: the higher degree is
+taken."""
+
+LEAD: Final = 0.01
+"""Mixed degrees must be imagined to end this much sooner: their lead had a median of 0.6 % in the
+policy study (planning.md B.4), which is less than two imagined rollouts differ by."""
 
 Allocation = Callable[[Sequence[Work], Mapping[int, Latency], int, np.random.Generator], Layout]
 """(expected trajectories, law of each degree, GPUs, chance) -> layout."""
@@ -55,8 +63,7 @@ def best_fixed(
         because = "no lengths to plan for: the smallest degree that fits"
         return _layout(degrees[0], gpus // degrees[0], works, None, because)
     prices = {d: homogeneous_s(works, laws[d], gpus // d) for d in degrees}
-    least = min(prices.values())
-    degree = max(d for d in degrees if prices[d] <= (1.0 + NEAR) * least)
+    degree = _highest_of_near(prices)
     said = ", ".join(f"{d}: {s:.0f} s" for d, s in prices.items())
     because = f"degree {degree} ends first for {len(works)} expected trajectories ({said})"
     return _layout(degree, gpus // degree, works, prices[degree], because)
@@ -80,6 +87,51 @@ def annealed(
         return best_fixed(works, laws, gpus, rng)
     cut = annealed_cut(_runs(works, laws, gpus), gpus, rng)
     return _of_cut(cut, f"annealed for {len(works)} expected trajectories")
+
+
+def simulated(
+    works: Sequence[Work], laws: Mapping[int, Latency], gpus: int, rng: np.random.Generator
+) -> Layout:
+    """Of the homogeneous degrees, the exact layout and mixes of neighbours what ends first as
+    imagined under `hold-kv` (imagined.py)."""
+    if not works:
+        return best_fixed(works, laws, gpus, rng)
+    equal = {d: imagined_s(works, laws, (d,) * (gpus // d)) for d in _fitting(laws, gpus)}
+    best = _highest_of_near(equal)
+    said = ", ".join(f"{d}: {s:.0f} s" for d, s in equal.items())
+    runs = _runs(works, laws, gpus)
+    mixed = {
+        degrees: imagined_s(works, laws, degrees)
+        for degrees in dict.fromkeys(
+            [*_mixes(list(equal), best, gpus), best_layout(runs, gpus).degrees]
+        )
+        if len(set(degrees)) > 1
+    }
+    least = min(mixed, key=lambda degrees: mixed[degrees], default=())
+    if least and mixed[least] < (1.0 - LEAD) * equal[best]:
+        layout = _of_cut(best_cut(runs, sorted(least, reverse=True)), "")
+        said = f"mixed degrees end first as imagined: {mixed[least]:.0f} s ({said})"
+        return replace(layout, makespan_s=mixed[least], because=said)
+    because = f"degree {best} ends first as imagined for {len(works)} trajectories ({said})"
+    return _layout(best, gpus // best, works, equal[best], because)
+
+
+def _highest_of_near(prices: Mapping[int, float]) -> int:
+    least = min(prices.values())
+    return max(d for d, price in prices.items() if price <= (1.0 + NEAR) * least)
+
+
+def _mixes(degrees: Sequence[int], best: int, gpus: int) -> list[tuple[int, ...]]:
+    """The best degree with a half or a quarter of the GPUs in the next higher or lower one."""
+    at = degrees.index(best)
+    found: list[tuple[int, ...]] = []
+    for other in (*degrees[max(at - 1, 0) : at], *degrees[at + 1 : at + 2]):
+        for part in (2, 4):
+            there = gpus // part // other
+            here = (gpus - there * other) // best
+            pair = sorted((best,) * here + (other,) * there, reverse=True)
+            found += [tuple(pair)] if there and here else []
+    return found
 
 
 def _runs(works: Sequence[Work], laws: Mapping[int, Latency], gpus: int) -> dict[int, Runs]:
@@ -129,4 +181,5 @@ ALLOCATIONS: Final[dict[str, Allocation]] = {
     "best-fixed": best_fixed,
     "annealed": annealed,
     "exact": exact,
+    "simulated": simulated,
 }
