@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from heddle.app.bench.contiguity import lost
 from heddle.app.bench.figures import Figure, Say
 from heddle.controller.core.allocation import simulated
 from heddle.controller.core.anneal import annealed_cut, presorted_cut
@@ -67,6 +68,8 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
     say("imagined rollouts")
     imagined_s = _timed(lambda: simulated(_works(small), known, 64, np.random.default_rng(0)), 3)
     told["simulated_6400_64_s"] = Figure(imagined_s, "s", 5, "lower", "every candidate imagined")
+    say("contiguous cuts against all assignments")
+    told |= lost(known)
     say("annealing against exact")
     told["annealing_lead"] = _lead(_runs(small, known, degrees))
     say("decisions")

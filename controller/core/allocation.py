@@ -22,10 +22,12 @@ from heddle.controller.core.imagined import imagined_s
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
 
 NEAR: Final = 0.03
-"""Makespans this close do not tell degrees apart. Both ways of pricing forget that one large KV room
-holds what two halves thrash over, and how badly lengths nobody knows split: the higher degree is
-taken."""
+"""Makespans this close do not tell degrees apart. Both ways of pricing forget that one large KV
+room holds what two halves thrash over, and how badly lengths nobody knows split: the higher degree
+is taken."""
 
+NEAR_IMAGINED: Final = 0.05
+"""The same for imagined rollouts, which flatter halves by 3 to 4 % (docs/lab-log.md)."""
 LEAD: Final = 0.01
 """Mixed degrees must be imagined to end this much sooner: their lead had a median of 0.6 % in the
 policy study (planning.md B.4), which is less than two imagined rollouts differ by."""
@@ -63,7 +65,7 @@ def best_fixed(
         because = "no lengths to plan for: the smallest degree that fits"
         return _layout(degrees[0], gpus // degrees[0], works, None, because)
     prices = {d: homogeneous_s(works, laws[d], gpus // d) for d in degrees}
-    degree = _highest_of_near(prices)
+    degree = _highest_of_near(prices, NEAR)
     said = ", ".join(f"{d}: {s:.0f} s" for d, s in prices.items())
     because = f"degree {degree} ends first for {len(works)} expected trajectories ({said})"
     return _layout(degree, gpus // degree, works, prices[degree], because)
@@ -97,7 +99,7 @@ def simulated(
     if not works:
         return best_fixed(works, laws, gpus, rng)
     equal = {d: imagined_s(works, laws, (d,) * (gpus // d)) for d in _fitting(laws, gpus)}
-    best = _highest_of_near(equal)
+    best = _highest_of_near(equal, NEAR_IMAGINED)
     said = ", ".join(f"{d}: {s:.0f} s" for d, s in equal.items())
     runs = _runs(works, laws, gpus)
     mixed = {
@@ -116,9 +118,9 @@ def simulated(
     return _layout(best, gpus // best, works, equal[best], because)
 
 
-def _highest_of_near(prices: Mapping[int, float]) -> int:
+def _highest_of_near(prices: Mapping[int, float], near: float) -> int:
     least = min(prices.values())
-    return max(d for d, price in prices.items() if price <= (1.0 + NEAR) * least)
+    return max(d for d, price in prices.items() if price <= (1.0 + near) * least)
 
 
 def _mixes(degrees: Sequence[int], best: int, gpus: int) -> list[tuple[int, ...]]:
