@@ -143,26 +143,23 @@ def group_facts(trajectories: Sequence[TrajectorySpec]) -> list[GroupIn]:
 
 
 def settle(collector: CollectorClient, run: str, rollout: str, seen: DriveResult) -> None:
-    """Wait until the store holds as many steps and tool calls as the agents saw."""
-    deadline = time.monotonic() + SETTLE_S
+    """Wait until the store holds as many steps and tool calls as the agents saw; while more come
+    it is waited for, however far a busy collector is behind."""
+    wanted = {"finished": seen.finished, "steps": seen.steps, "tool_calls": seen.tool_calls}
+    most, deadline = -1, 0.0
     while True:
         rows = collector.query("rollouts", run=run, rollout=rollout).to_dicts()
         held = rows[0] if rows else {}
-        complete = held.get("state") == "finished" and all(
-            (held.get(name) or 0) >= expected
-            for name, expected in (
-                ("finished", seen.finished),
-                ("steps", seen.steps),
-                ("tool_calls", seen.tool_calls),
-            )
-        )
-        if complete:
+        there = {name: held.get(name) or 0 for name in wanted}
+        if held.get("state") == "finished" and all(there[n] >= wanted[n] for n in wanted):
             return
+        if sum(there.values()) > most:
+            most, deadline = sum(there.values()), time.monotonic() + SETTLE_S
         if time.monotonic() > deadline:
             fail(
-                f"the store holds {held.get('steps', 0)} of {seen.steps} steps and "
-                f"{held.get('tool_calls', 0)} of {seen.tool_calls} tool calls of rollout "
-                f"{rollout} after {SETTLE_S:.0f} s"
+                f"the store holds {there['steps']} of {seen.steps} steps and "
+                f"{there['tool_calls']} of {seen.tool_calls} tool calls of rollout {rollout}, and "
+                f"no more came in {SETTLE_S:.0f} s"
             )
         time.sleep(0.1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -150,7 +150,7 @@ class GroupHistory:
 
     def total(self, query: Query) -> Lognormal:
         """The law of the trajectory's total output tokens, before its own survival is used."""
-        return _law(*self._posterior(query))
+        return _law(*self._posterior(query, query.trajectory))
 
     def predict(self, query: Query) -> Length:
         """Remaining output tokens, given that the trajectory got as far as it did."""
@@ -181,19 +181,19 @@ class GroupHistory:
 
     def _shared(self, query: Query) -> _Shared:
         """What all samples of the query's group have in common."""
-        known, censored = self._posterior(replace(query, trajectory=""))
+        known, censored = self._posterior(query, own="")
         group = self._groups.get(query.group)
         names = list(group.running) if group else []
         first = len(censored) - len(names)
         return _Shared(known, np.array(censored), {n: first + i for i, n in enumerate(names)})
 
-    def _posterior(self, query: Query) -> tuple[tuple[float, float, float], list[float]]:
-        """Of the group's mean, and what is known of cut-off and running samples but its own."""
+    def _posterior(self, query: Query, own: str) -> tuple[tuple[float, float, float], list[float]]:
+        """Of the group's mean, and what is known of cut-off and running samples but `own`."""
         group = self._groups.get(query.group)
         level = self.level(query.task or (group.task if group else None))
         if group is None:
             return posterior(GroupStats(0, 0.0, 0.0), level), []
-        alive = [at for name, at in group.running.items() if name != query.trajectory]
+        alive = [at for name, at in group.running.items() if name != own]
         return posterior(group.stats(), level), group.censored + alive
 
     def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
@@ -217,6 +217,19 @@ class GroupHistory:
     def mean_tool_s(self, group: str, task: str | None = None) -> float | None:
         """Expected tool seconds of a whole trajectory; None while nothing is recorded."""
         return self._mean(group, task, 1)
+
+    def finished(self, queries: Sequence[Query]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`mean_steps` (0 for None) and `samples` of many, group by group."""
+        known: dict[tuple[str, str | None], tuple[float, int]] = {}
+        each: list[tuple[float, int]] = []
+        for query in queries:
+            key = query.group, query.task
+            told = known.get(key)
+            if told is None:
+                told = known[key] = self.mean_steps(*key) or 0.0, self.samples(query.group)
+            each.append(told)
+        steps, samples = np.array(each, dtype=np.float64).T
+        return steps, samples
 
     def samples(self, group: str) -> int:
         """Finished samples of that group, recorded and observed."""

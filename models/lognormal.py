@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from heddle.models.normal import inv_cdf
 from heddle.models.types import Length
 
 # Above this z the tail is exponential to 1e-6 and the asymptotic forms are the more exact ones.
@@ -126,7 +127,7 @@ def _grown(
     z: NDArray[np.float64], survival: NDArray[np.float64], sigma: NDArray[np.float64], level: float
 ) -> NDArray[np.float64]:
     """By how much ln of the total lies beyond ln of what was written, at that quantile."""
-    at = np.array([-_NORMAL.inv_cdf(p) for p in (survival * (1.0 - level)).tolist()])
+    at = -inv_cdf(survival * (1.0 - level))
     return np.minimum(sigma * np.maximum(at - z, 0.0), MAX_LOG)
 
 

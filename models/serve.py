@@ -175,13 +175,13 @@ class Learned:
         mu, sigma = history.laws(queries)
         so_far = np.array([float(query.tokens_so_far) for query in queries])
         logs = np.log(np.maximum(remaining_many(mu, sigma, so_far)[:, :3], 1.0))
-        steps = [history.mean_steps(q.group, q.task) or 0.0 for q in queries]
+        steps, samples = history.finished(queries)
         return {
             "prior_log_p10": logs[:, 0],
             "prior_log_p50": logs[:, 1],
             "prior_log_p90": logs[:, 2],
-            "prior_samples": np.array([float(history.samples(q.group)) for q in queries]),
-            "prior_steps": np.array(steps),
+            "prior_samples": samples,
+            "prior_steps": steps,
             "prior_mu": mu,
             "prior_sigma": sigma,
         }

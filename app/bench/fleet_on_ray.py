@@ -6,7 +6,6 @@ cores, and CPU seconds are told beside the first of them.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import tempfile
@@ -24,7 +23,8 @@ from heddle.app.errors import fail
 from heddle.app.settings import Settings, load
 from heddle.app.supervise import Supervisor
 from heddle.controller.client import ControllerClient
-from heddle.controller.fleet.ray_node import RayNode
+from heddle.controller.fleet.process import free_port
+from heddle.controller.fleet.ray_node import STORE_BYTES, own_token
 from heddle.controller.wire import RolloutBegin
 
 ENGINES: Final = 8
@@ -32,8 +32,17 @@ OF_A_NODE: Final = 2
 LOOK_S: Final = 0.02
 READY_S: Final = 300.0
 BACK_S: Final = 120.0
-STARTED: Final = "Ray runtime started"
-"""What `ray start` says when its node is one of the cluster."""
+SMALL: Final = {
+    "num_cpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True,
+    "object_store_memory": STORE_BYTES,
+}  # fmt: skip
+PORTS: Final = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
+"""Chosen beforehand, as in ray_node.py."""
 
 
 @contextmanager
@@ -72,8 +81,8 @@ def _started(engines: int) -> dict[str, Figure]:
 def _node_lost() -> dict[str, Figure]:
     """Two nodes hold the engines, the third is spare; one but the head is killed."""
     gpus = 2 * OF_A_NODE
-    with _cluster(3) as (address, nodes), _serving(gpus, ray_address=address) as (client, _):
-        _node_of(nodes, client).kill()
+    with _cluster(3) as cluster, _serving(gpus, ray_address=cluster.address) as (client, _):
+        cluster.remove_node(_node_of(cluster, client), allow_graceful=False)
         back_s = _until(lambda: sum(w.restarts > 0 for w in _taking(client)) >= OF_A_NODE)
         missing = gpus - len(_taking(client))
     note = f"3 Ray nodes of {OF_A_NODE} GPUs, one killed: its engines back after {back_s:.1f} s"
@@ -98,27 +107,30 @@ def _serving(gpus: int, **more: Any) -> Generator[tuple[ControllerClient, float]
 
 
 @contextmanager
-def _cluster(count: int) -> Generator[tuple[str, list[psutil.Process]]]:
-    """The address of a cluster of so many nodes here, and their processes."""
-    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
-        logs = [Path(folder) / f"node{n}.log" for n in range(count)]
-        nodes = [RayNode(OF_A_NODE, logs[0])]
-        try:
-            asyncio.run(nodes[0].up())
-            address = nodes[0].address
-            nodes += [RayNode(OF_A_NODE, log, address) for log in logs[1:]]
-            _until(lambda: all(STARTED in log.read_text() for log in logs))
-            yield address, [psutil.Process(node.pid) for node in nodes]
-        finally:
-            for node in reversed(nodes):
-                asyncio.run(node.stop())
+def _cluster(count: int) -> Generator[Any]:
+    """So many nodes of a cluster here, the first of them its head."""
+    own_token()
+    from ray.cluster_utils import Cluster
+
+    def node() -> dict[str, Any]:
+        ports = {name: free_port("") for name in PORTS}
+        return {"num_gpus": OF_A_NODE, **SMALL, **ports}
+
+    cluster: Any = Cluster(initialize_head=True, head_node_args=node())
+    try:
+        for _ in range(1, count):
+            cluster.add_node(**node())
+        yield cluster
+    finally:
+        cluster.shutdown()
 
 
-def _node_of(nodes: list[psutil.Process], client: ControllerClient) -> psutil.Process:
+def _node_of(cluster: Any, client: ControllerClient) -> Any:
     """A node but the head that has an engine."""
-    actors = {_actor_of(worker.url) for worker in client.workers()}
-    for node in nodes[1:]:
-        if actors & {child.pid for child in node.children(recursive=True)}:
+    actors = [psutil.Process(_actor_of(worker.url)) for worker in client.workers()]
+    raylets = {actor.ppid() for actor in actors}
+    for node in cluster.worker_nodes:
+        if raylets & {info.process.pid for info in node.all_processes["raylet"]}:
             return node
     fail("no engine runs on any node but the head")
 

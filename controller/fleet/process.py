@@ -61,11 +61,6 @@ class EngineProcess:
         """None while it runs."""
         return self._process.poll()
 
-    @property
-    def pid(self) -> int:
-        """Of the command itself."""
-        return self._process.pid
-
     def tail(self) -> str:
         """The last lines it wrote, in one line."""
         with contextlib.suppress(OSError):

@@ -36,28 +36,20 @@ AGENTS: Final = (
 
 
 class RayNode:
-    """One node; `address` is where drivers of this machine reach its cluster: its own, if none is
-    given to join."""
+    """One cluster of one node; `address` is where drivers of this machine reach it."""
 
-    def __init__(self, gpus: int, log: Path, address: str | None = None) -> None:
-        _own_token()
+    def __init__(self, gpus: int, log: Path) -> None:
+        own_token()
         port, *agents = (free_port("") for _ in range(1 + len(AGENTS)))
-        self.address = address or f"{HOST}:{port}"
+        self.address = f"{HOST}:{port}"
         log.parent.mkdir(parents=True, exist_ok=True)
-        alone = ("--head", "--port", str(port), "--include-dashboard", "false")
-        role = ("--address", address) if address else alone
-        words = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, "--block"]
-        words += ["--num-gpus", str(gpus), "--disable-usage-stats"]
-        words += ["--include-log-monitor", "false", "--no-monitor"]
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+        words += ["--port", str(port), "--num-gpus", str(gpus), "--disable-usage-stats"]
+        words += ["--include-dashboard", "false", "--include-log-monitor", "false", "--no-monitor"]
         words += ["--object-store-memory", str(STORE_BYTES)]
         for name, agent in zip(AGENTS, agents, strict=True):
             words += [name, str(agent)]
         self._process = EngineProcess(words, log)
-
-    @property
-    def pid(self) -> int:
-        """Of what started it, with which all of it ends."""
-        return self._process.pid
 
     async def up(self) -> None:
         """Return once its first server answers; LaunchFailed with the end of its log."""
@@ -77,7 +69,7 @@ class RayNode:
         await self._process.stop(within_s=0.0)
 
 
-def _own_token() -> None:
+def own_token() -> None:
     """A cluster of ours is nobody else's, unless whoever set the mode wants it so. A driver that
     comes by an address sends no token before it is told to, and Ray reads this when imported."""
     if MODE not in os.environ:

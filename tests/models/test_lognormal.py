@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.models.lognormal import FAR_Z, Lognormal, mills, z_beyond
+from heddle.models.normal import inv_cdf
 
 laws = st.builds(Lognormal, st.floats(-2.0, 14.0), st.floats(0.05, 3.0))
 tokens = st.floats(0.0, 1e9)
@@ -74,3 +75,9 @@ def test_draws_follow_the_quantiles_and_repeat_under_a_seed(seed, so_far):
     again = law.draws(2_000, np.random.default_rng(seed), so_far)
     assert np.array_equal(draws, again)
     assert float(np.mean(draws < law.quantile(0.9, so_far))) == pytest.approx(0.9, abs=0.05)
+
+
+def test_the_quantiles_of_many_are_those_of_each_to_the_last_bits():
+    p = np.concatenate([np.linspace(1e-9, 1.0 - 1e-9, 4_001), np.logspace(-300, -1, 900)])
+    each = np.array([NormalDist().inv_cdf(one) for one in p])
+    assert inv_cdf(p) == pytest.approx(each, rel=4e-16, abs=1e-15)
