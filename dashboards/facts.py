@@ -43,19 +43,19 @@ def label(rollout: Mapping[str, Any]) -> str:
     return f"{rollout['rollout_id']} · {preset}" if preset else str(rollout["rollout_id"])
 
 
-def makespans(rollouts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each makespan in words, with the speed-up over the first finished one."""
-    done = [row for row in rollouts if row["state"] != "running" and row["makespan_s"]]
-    return [_makespan(row, done[0] if done else None) for row in rollouts]
+def makespans(rollouts: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
+    """Each makespan in words, and how many times as fast as the chosen rollout it was."""
+    return [_makespan(row, chosen) for row in rollouts]
 
 
-def _makespan(row: Mapping[str, Any], first: Mapping[str, Any] | None) -> str:
-    said = theme.seconds(row["makespan_s"])
+def _makespan(row: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    said, base_s = theme.seconds(row["makespan_s"]), chosen["makespan_s"]
     if row["state"] == "running":
         return f"{said} so far"
-    if first is None or first["rollout_id"] == row["rollout_id"] or not row["makespan_s"]:
+    is_itself = chosen["rollout_id"] == row["rollout_id"]
+    if is_itself or chosen["state"] == "running" or not base_s or not row["makespan_s"]:
         return said
-    return f"{said}  {first['makespan_s'] / row['makespan_s']:.2f}x"
+    return f"{said}  {base_s / row['makespan_s']:.2f}x"
 
 
 def fleet_time(speeds: Iterable[float | None]) -> str | None:

@@ -73,7 +73,7 @@ PARTS: Final[dict[str, Meaning]] = {
     "queued": STATES["queued"],
     "base": STATES["busy_decode"],
     "interference": Meaning("interference", "#56b4e9", "#7cc7f2", "others in the batch", "/"),
-    "context": Meaning("context", "#0b3c5d", "#9ecbe8", "attention over what it said before", "."),
+    "context": Meaning("context", "#0b3c5d", "#1f5f8f", "attention over what it said before", "."),
     "prefill": STATES["busy_prefill"],
     "recompute": Meaning("recompute", "#66c2a5", "#8fdcc2", "prompt read again", "x"),
     "tool": PHASES["tool"],

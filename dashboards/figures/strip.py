@@ -51,16 +51,13 @@ def with_path(figure: go.Figure, path: pl.DataFrame, start_ns: int) -> go.Figure
             continue
         xs += [(row["start_ns"] - start_ns) / 1e9, (row["end_ns"] - start_ns) / 1e9]
         ys += [here, here]
-    return figure.add_trace(
-        go.Scatter(
-            name="critical path",
-            x=xs,
-            y=ys,
-            mode="lines",
-            line={"color": layout.font.color, "width": 3},
-            hovertemplate="the end waited for this: %{x:.1f} s<extra></extra>",
-        )
-    )
+    shown = {"name": "critical path", "x": xs, "y": ys, "mode": "lines"}
+    # On a dark bar the line alone is lost: it lies on a wider one of the paper's colour.
+    paper = {"color": layout.hoverlabel.bgcolor, "width": 7}
+    figure.add_trace(go.Scatter(shown, line=paper, showlegend=False, hoverinfo="skip"))
+    said = "the end waited for this: %{x:.1f} s<extra></extra>"
+    line = {"color": layout.font.color, "width": 3}
+    return figure.add_trace(go.Scatter(shown, line=line, hovertemplate=said))
 
 
 _PATH: Final = 400

@@ -47,12 +47,11 @@ def panel(chosen: shell.Scope) -> None:
     )
     last = rows.row(0, named=True)
     off = abs((last["covered"] or 0) - drawn.COVERED)
-    verdict = (
-        "as it should be" if off <= drawn.SLACK else "drifting: retrain, or look at what changed"
-    )
+    calm = off <= drawn.SLACK
+    verdict = "As it should be." if calm else "They drift: retrain, or look at what changed."
     st.markdown(
         f"{theme.percent(last['covered'])} of the lengths of {cards.plain(last['rollout_id'])} lay "
-        f"between p10 and p90, 80 % should: {verdict}."
+        f"between p10 and p90, where 80 % should. {verdict}"
     )
     if rows.height > 1:
         figure = drawn.coverage(rows.reverse(), cards.mode())

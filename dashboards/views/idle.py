@@ -77,7 +77,7 @@ def _worth(chosen: shell.Scope) -> None:
 def _partition(chosen: shell.Scope) -> None:
     title, choice = st.columns([3, 2], vertical_alignment="bottom")
     title.subheader("GPU time by cause", anchor=False)
-    with choice:
+    with choice, st.container(horizontal_alignment="right"):
         by = scope.choose(
             "per",
             "A bar for each",

@@ -203,7 +203,7 @@ def _rollouts(chosen: shell.Scope) -> None:
     rows = list(chosen.rollouts.head(SHOWN_ROLLOUTS).reverse().iter_rows(named=True))
     title, unit = st.columns([4, 1], vertical_alignment="bottom")
     title.subheader("GPU time by cause", anchor=False)
-    with unit:
+    with unit, st.container(horizontal_alignment="right"):
         share = scope.choose(
             "unit",
             "Unit",
@@ -213,7 +213,7 @@ def _rollouts(chosen: shell.Scope) -> None:
             label_visibility="collapsed",
         )
     parts = {facts.label(row): _states(chosen, row) for row in rows}
-    said = facts.makespans(rows)
+    said = facts.makespans(rows, chosen.rollout)
     drawn = cards.drawn(accounts.stacked, parts, cards.mode(), share=share == "share", said=said)
     cards.figure(drawn, "overview_stack", "GPU time of each rollout by cause")
     more = (
@@ -222,7 +222,7 @@ def _rollouts(chosen: shell.Scope) -> None:
         else (f"The last {SHOWN_ROLLOUTS} of {chosen.rollouts.height} rollouts. ")
     )
     if len(rows) > 1:
-        st.caption(f"{more}At the bar ends: makespan, and how many times faster than the first.")
+        st.caption(f"{more}At the bar ends: makespan, and times as fast as the chosen one.")
 
 
 def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from browser.fake_rollouts import HOSTILE, START_NS, Story, frame
 
-from heddle.dashboards import theme
+from heddle.dashboards import facts, theme
 from heddle.dashboards.figures import accounts, base, makespan, strip, tail, waterfall
 
 SECOND = 1_000_000_000
@@ -122,6 +122,20 @@ def test_speed_ups_are_said_against_the_first_rollout() -> None:
     figure = makespan.comparison(bars, "light")
     assert list(_data(figure)[0].text) == ["300 s", "150 s  (2.00x)"]
     assert list(_data(figure)[1].x) == [140.0]
+
+
+def test_each_makespan_is_said_against_the_chosen_rollouts() -> None:
+    rows: list[dict[str, Any]] = [
+        {"rollout_id": name, "makespan_s": seconds, "state": state}
+        for name, seconds, state in (
+            ("a", 300.0, "finished"),
+            ("b", 150.0, "finished"),
+            ("c", 40.0, "running"),
+            ("d", None, "abandoned"),
+        )
+    ]
+    assert facts.makespans(rows, rows[1]) == ["300 s  0.50x", "150 s", "40.0 s so far", "–"]
+    assert facts.makespans(rows, rows[2]) == ["300 s", "150 s", "40.0 s so far", "–"]
 
 
 def _step(**more: object) -> pl.DataFrame:
