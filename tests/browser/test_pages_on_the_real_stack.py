@@ -38,7 +38,7 @@ def _metric(page: Page, label: str) -> str:
     return found.get_by_test_id("stMetricValue").inner_text()
 
 
-@pytest.mark.parametrize("path", map(nav.path, nav.PAGES))
+@pytest.mark.parametrize("path", [nav.path(page) for page in nav.PAGES])
 def test_every_page_shows_a_real_rollout_and_asks_nobody_outside(
     page: Page, real: Real, path: str
 ) -> None:

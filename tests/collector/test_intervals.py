@@ -120,11 +120,12 @@ def test_only_intervals_that_a_changed_rollout_touches_are_computed_again(store)
 
 def partitions(store):
     """The answer for each rollout, and how many results were computed for them."""
-    before = RESULTS.computed
+    before, compute = RESULTS.computed, PARTITION.compute
+    assert compute is not None
     told = {}
     for name in ("r1", "r2", "r3"):
         with store.reading() as cursor:
-            answer = PARTITION.compute(cursor, {"run": ["run"], "rollout": [name]})
+            answer = compute(cursor, {"run": ["run"], "rollout": [name]})
         told[name] = answer.table.to_pylist()
     return told, RESULTS.computed - before
 
