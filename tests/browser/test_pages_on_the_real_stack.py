@@ -160,9 +160,9 @@ def test_markup_in_names_services_and_attribute_keys_is_text(page: Page, real: R
 
 def test_a_deep_link_restores_the_view(page: Page, real: Real) -> None:
     sql = "SELECT task, count(*) AS n FROM trajectories GROUP BY task ORDER BY task"
-    _open(page, real, "ask", sql=sql, chart="points", table="rollouts")
+    _open(page, real, "ask", sql=sql, chart="points", table="rollouts", tab="Chart")
     assert page.get_by_label("One SELECT, DuckDB's dialect").input_value() == sql
-    page.get_by_role("tab", name="Chart").click()
+    expect(page.get_by_test_id("stPlotlyChart")).to_be_visible()
     chosen = page.locator("input[role=combobox]").evaluate_all("all => all.map(e => e.value)")
     assert {"points", "rollouts"} <= set(chosen)
 
