@@ -21,8 +21,8 @@ from heddle.models.lognormal import mills
 Floats = NDArray[np.float64]
 ROUNDS: Final = 8
 """Eight reach the mode to 1e-9 with 15 running siblings around one finished; most need four."""
-STILL: Final = 1e-10
-"""Of a standard deviation: a step smaller than this is the last."""
+STILL: Final = 1e-6
+"""Of a standard deviation: a step smaller than this is the last, what is left is its square."""
 NO_PULL_Z: Final = -8.5
 """Who is so far below the mean says nothing of it: the hazard is below 1e-16."""
 _SCALE: Final = 4.0

@@ -14,6 +14,7 @@ from typing import Final
 from heddle.controller import wire
 from heddle.controller.dataplane.identity import Whose, parse_trace
 from heddle.controller.dataplane.spans import step_traceparent
+from heddle.controller.dataplane.splice import Body
 from heddle.controller.dataplane.usage import Usage, of_meta
 from heddle.controller.errors import BadRequest, ControllerError
 from heddle.controller.live import Call, Grant, Step
@@ -52,12 +53,12 @@ class Acquired:
         self._tickets: dict[Key, _Ticket] = {}
         self._granted: dict[str, _Ticket] = {}
 
-    async def acquire(self, asked: wire.Acquire) -> wire.Acquired:
-        """The grant, or after the deadline how long it has been held."""
+    async def acquire(self, asked: wire.Acquire, body: Body | None = None) -> wire.Acquired:
+        """The grant, or after the deadline how long it has been held; `body` may hold the ids."""
         key = (asked.run, asked.trajectory, asked.step)
         ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = self._tickets[key] = _Ticket(self._arrive(asked), key)
+            ticket = self._tickets[key] = _Ticket(self._arrive(asked, body or _body(asked)), key)
         step = ticket.step
         ticket.waiters += 1
         self._rest(ticket)
@@ -74,15 +75,15 @@ class Acquired:
         self._granted[grant.rid] = ticket
         return self._said(step, grant)
 
-    async def release(self, asked: wire.Release) -> wire.Released:
-        """The step ended; releasing twice is no mistake."""
+    async def release(self, asked: wire.Release, body: Body | None = None) -> wire.Released:
+        """The step ended; releasing twice is no mistake. `body` may hold the prompt's ids."""
         ticket = self._granted.pop(asked.rid, None)
         if ticket is None:
             return wire.Released(known=False)
         step = ticket.step
         self._forget(ticket)
         usage = _usage(asked)
-        step.ids = _joined(asked.input_ids) or step.ids
+        step.ids = (body or _body(asked)).ids or step.ids
         self._syncs.answered(step, usage, ours=False)
         if asked.error:
             self._loop.drop(step, asked.error[:64], usage, asked.late_s)
@@ -99,7 +100,7 @@ class Acquired:
         for ticket in self._tickets.values():
             self._rest(ticket)
 
-    def _arrive(self, asked: wire.Acquire) -> Step:
+    def _arrive(self, asked: wire.Acquire, body: Body) -> Step:
         whose = Whose(
             run=asked.run,
             trajectory=asked.trajectory,
@@ -112,9 +113,12 @@ class Acquired:
             final=asked.final,
             trace=parse_trace(asked.traceparent),
         )
-        ids = _joined(asked.input_ids)
-        tokens = len(asked.input_ids or ()) or asked.prompt_tokens
-        call = Call(prompt_tokens=tokens, ids=ids, model=asked.model, client_rid=asked.rid)
+        call = Call(
+            prompt_tokens=body.prompt_tokens or asked.prompt_tokens,
+            ids=body.ids or None,
+            model=asked.model,
+            client_rid=asked.rid,
+        )
         return self._loop.arrive(whose, call)
 
     def _held(self, step: Step) -> wire.Acquired:
@@ -169,6 +173,10 @@ async def _within(step: Step, deadline_s: float) -> Grant:
     if step.grant.done():
         return step.grant.result()
     return await asyncio.wait_for(asyncio.shield(step.grant), deadline_s)
+
+
+def _body(asked: wire.Acquire | wire.Release) -> Body:
+    return Body({}, _joined(asked.input_ids))
 
 
 def _joined(ids: list[int] | None) -> bytes | None:

@@ -1,7 +1,8 @@
 """How do acquire and release answer in well under a millisecond?
 
-Raw ASGI: the body is parsed by the wire's own model and nothing else stands between. The control
-plane has the same two routes, so that they are in its OpenAPI.
+Raw ASGI: the prompt's ids stay the bytes that came, as on the data plane (8,000 of them as a list
+cost 2 ms), the rest is parsed by the wire's own model. The control plane has the same two routes,
+so that they are in its OpenAPI.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from heddle.controller import wire
 from heddle.controller.dataplane import asgi
 from heddle.controller.dataplane.acquire import Acquired
 from heddle.controller.dataplane.asgi import Receive, Scope, Send
+from heddle.controller.dataplane.splice import split
 from heddle.controller.errors import BadRequest, ControllerError
 
 ACQUIRE: Final = "/heddle/v1/acquire"
@@ -40,10 +42,11 @@ class Direct:
         await asgi.answer(send, 200, said.model_dump_json().encode(), "application/json")
 
     async def _answer(self, path: str, raw: bytes) -> BaseModel:
+        body = split(raw)
         try:
             if path == ACQUIRE:
-                return await self._acquired.acquire(wire.Acquire.model_validate_json(raw))
-            return await self._acquired.release(wire.Release.model_validate_json(raw))
+                return await self._acquired.acquire(wire.Acquire.model_validate(body.head), body)
+            return await self._acquired.release(wire.Release.model_validate(body.head), body)
         except ValidationError as error:
             raise BadRequest(sentence_of(error)) from error
 

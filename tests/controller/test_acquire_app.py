@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import aiohttp
+import orjson
 import pytest
 
 from heddle.controller.dataplane import acquire as module
@@ -42,7 +43,8 @@ async def test_an_acquired_step_is_counted_placed_and_told_when_released(stack):
     assert first["held_s"] >= 0
     assert (released[1], again[1]) == ({"known": True}, {"known": False})
     assert (second["step"], second["worker"]) == (1, "w0")
-    assert trajectory.ids == b"1,2,3,4,5"
+    assert orjson.loads(b"[%b]" % trajectory.ids) == [1, 2, 3, 4, 5]
+    assert trajectory.prompt_tokens == 3
     assert (span["gen_ai.usage.input_tokens"], span["gen_ai.usage.output_tokens"]) == (3, 2)
 
 
