@@ -37,7 +37,7 @@ def run(
     ] = False,
     collector: options.Collector = None,
 ) -> None:
-    """Export a query: CSV, Parquet, JSON, OTLP/JSON or a Perfetto trace."""
+    """Export a query: CSV, Parquet, JSON, OTLP or Perfetto."""
     from heddle.app import show
     from heddle.app.commands.connect import collector_client
     from heddle.collector.exporters.files import export

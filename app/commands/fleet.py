@@ -54,7 +54,7 @@ def run(
     token_file: options.TokenFile = None,
     json: options.Json = False,
 ) -> None:
-    """See the engines, preview or make a change of their layout, drain one.
+    """See the engines, preview or make a layout, drain one.
 
     Without a layout, plan and apply take what the run's allocation policy wants.
     """

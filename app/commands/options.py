@@ -38,8 +38,13 @@ RayAddress = Annotated[
     str | None,
     typer.Option("--address", help="Of a running Ray cluster; else one is started here."),
 ]
-Model = Annotated[str | None, typer.Option("--model", help="Model the emulated engines serve.")]
-System = Annotated[str | None, typer.Option("--system", help="Profile: h100_sxm or h200_sxm.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="Model of the engines, for the speed expected of them."),
+]
+System = Annotated[
+    str | None, typer.Option("--system", help="GPUs that speed is of: h100_sxm or h200_sxm.")
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
 Speed = Annotated[
     float | None,

@@ -34,7 +34,7 @@ def run(
     collector: options.Collector = None,
     json: options.Json = False,
 ) -> None:
-    """Show what the controller decided, or plan for a workload with nothing running."""
+    """Show what was decided, or plan with nothing running."""
     from heddle.app import show
     from heddle.app.commands.connect import controller_client, plain
 

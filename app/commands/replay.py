@@ -103,7 +103,7 @@ def run(
     otlp: Otlp = None,
     json: options.Json = False,
 ) -> None:
-    """Send recorded trajectories through Heddle, or compare policies on the same rollouts.
+    """Send recorded trajectories again, or compare policies.
 
     With --policies nothing is started: the real loop decides on emulated engines in virtual time.
     Otherwise on a stack of its own, or the running one at --controller: exit code 1 says that the

@@ -36,7 +36,7 @@ def run(
     worker: options.Worker = None,
     collector: options.Collector = None,
 ) -> None:
-    """Export the report of a trajectory, or of every one that a filter matches.
+    """Export the report of one trajectory, or of many.
 
     Self-contained HTML or JSON; CSV, Parquet and a Perfetto trace hold their steps.
     """

@@ -101,8 +101,8 @@ async def while_there(
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Names in lower case; of repeated ones the last counts."""
-    return {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+    """Names in lower case, as ASGI has them; of repeated ones the last counts."""
+    return {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
 
 
 async def answer(

@@ -21,6 +21,7 @@ _ATTEMPT: Final = re.compile(
     r"^(?:/proxy)?/rollout/(?P<id>[^/]+)/attempt/(?P<n>[^/]+)"
     r"(?:/mode/[^/]+/openai)?(?P<rest>/.*)$"
 )
+_PREFIXES: Final = ("/t/", "/rollout/", "/proxy/")
 _LINEAGE: Final = re.compile(r"^(?P<id>.+)-(?P<step>\d{1,6})$")
 _REPETITION: Final = re.compile(r"^(?P<group>.+)_\d{1,6}$")
 _TRACEPARENT: Final = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$")
@@ -61,6 +62,8 @@ class Request:
 
 def strip_prefix(path: str) -> str:
     """The engine's path of `/t/{id}/v1/...` and `/rollout/{id}/attempt/{n}/...`."""
+    if not path.startswith(_PREFIXES):
+        return path
     found = _PATH.match(path) or _ATTEMPT.match(path)
     return found["rest"] if found else path
 
