@@ -32,6 +32,7 @@ OF_A_NODE: Final = 2
 LOOK_S: Final = 0.02
 READY_S: Final = 300.0
 BACK_S: Final = 120.0
+TRIES: Final = 3
 SMALL: Final = {
     "num_cpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True,
     "object_store_memory": STORE_BYTES,
@@ -62,7 +63,8 @@ def on_ray(*, quick: bool, say: Say) -> dict[str, Figure]:
     engines = OF_A_NODE if quick else ENGINES
     say(f"{engines} engines on Ray, of which an actor is killed")
     found = _started(engines)
-    say("a Ray node with engines on it is killed")
+    told = ", ".join(f"{name} {figure.value:.1f}" for name, figure in found.items())
+    say(f"{told}; now a Ray node with engines on it is killed")
     return found | _node_lost()
 
 
@@ -109,20 +111,32 @@ def _serving(gpus: int, **more: Any) -> Generator[tuple[ControllerClient, float]
 @contextmanager
 def _cluster(count: int) -> Generator[Any]:
     """So many nodes of a cluster here, the first of them its head."""
-    own_token()
-    from ray.cluster_utils import Cluster
-
-    def node() -> dict[str, Any]:
-        ports = {name: free_port("") for name in PORTS}
-        return {"num_gpus": OF_A_NODE, **SMALL, **ports}
-
-    cluster: Any = Cluster(initialize_head=True, head_node_args=node())
+    cluster = _head()
     try:
         for _ in range(1, count):
-            cluster.add_node(**node())
+            cluster.add_node(**_small())
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def _head() -> Any:
+    own_token()
+    from ray.cluster_utils import Cluster
+
+    for left in reversed(range(TRIES)):
+        try:
+            return Cluster(initialize_head=True, head_node_args=_small())
+        except Exception:
+            # Ray gives its raylet 30 s, and raises nothing narrower.
+            if not left:
+                raise
+    return None
+
+
+def _small() -> dict[str, Any]:
+    """Settings of a node."""
+    return {"num_gpus": OF_A_NODE, **SMALL, **{name: free_port("") for name in PORTS}}
 
 
 def _node_of(cluster: Any, client: ControllerClient) -> Any:

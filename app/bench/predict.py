@@ -17,6 +17,7 @@ import polars as pl
 
 from heddle.app.bench import predict_sets as sets
 from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.predict_planning import planned
 from heddle.controller.emulator.workload import generate
 from heddle.models.crossfit import crossfit
 from heddle.models.dataset import ask
@@ -73,6 +74,7 @@ def _generated(preset: str, groups: int, say: Say) -> dict[str, Figure]:
             max(abs(c - 0.8) for c in covered), "", 0.05, "lower", "of 0.8, the worst step"
         ),
         **_more_is_known(preset, found),
+        **planned(preset, found, say),
     }
 
 
