@@ -30,4 +30,4 @@ def show(rows: Sequence[Mapping[str, Any]], key: str) -> None:
     overall = sorted(rows, key=lambda row: row["k"] != OVERALL)
     said = [{**row, "k": "all" if row["k"] == OVERALL else str(row["k"])} for row in overall]
     frame = pl.DataFrame(said, infer_schema_length=None)
-    cards.table(frame, key, columns=ROWS, height=320)
+    cards.table(frame, key, columns=ROWS)

@@ -157,7 +157,7 @@ def _path(chosen: shell.Scope) -> None:
         at_s=(pl.col("start_ns") - begin) / 1e9,
         took_s=took / 1e9,
     )
-    cards.table(timed, "idle_path", columns=PATH, height=320)
+    cards.table(timed, "idle_path", columns=PATH)
 
 
 def _word(doing: str) -> str:

@@ -222,7 +222,8 @@ def _rollouts(chosen: shell.Scope) -> None:
         else (f"The last {SHOWN_ROLLOUTS} of {chosen.rollouts.height} rollouts. ")
     )
     if len(rows) > 1:
-        st.caption(f"{more}At the bar ends: makespan, and times as fast as the chosen one.")
+        ends = "At the bar ends: makespan, and how many times the chosen one's speed."
+        st.caption(f"{more}{ends}")
 
 
 def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:
