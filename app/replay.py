@@ -7,6 +7,7 @@ controller's real loop deciding. A policy is a preset, optionally with changed c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -174,6 +175,7 @@ def _row(result: RolloutResult, bounds: dict[str, float], new_tokens: int) -> di
         "reprefilled_tokens": max(computed - new_tokens, 0),
         "retractions": sum(t.retractions for t in result.trajectories),
         "failures": result.failures,
+        "errors": dict(Counter(t.error for t in result.trajectories if t.error is not None)),
         "cpu_s": result.cpu_s,
         "workload_hash": result.workload_hash,
         "truth_hash": result.truth_hash,
@@ -217,6 +219,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "reprefilled_tokens": _median(mine, "reprefilled_tokens"),
                 "decode_slow_down": _median(mine, "decode_slow_down"),
                 "idle_gpu_s": median(row["idle_gpu_s"] for row in mine),
+                "failed": sum(sum(row.get("errors", {}).values()) for row in mine),
                 "cut": _median(mine, "cut"),
                 "carried_tokens": _median(mine, "carried_tokens"),
             }

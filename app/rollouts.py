@@ -189,9 +189,34 @@ def measure(collector: CollectorClient, run: str, rollout: str) -> dict[str, Any
 def bounds_s(
     trajectories: Sequence[TrajectorySpec], system: str, model: str, gpus: int
 ) -> dict[str, float]:
-    """Makespans that no policy beats, knowing every length, by the planner's latency law."""
+    """Makespans that no policy beats, knowing every length, by the planner's latency law.
+
+    What a prefix cache may spare is not counted: a prompt counts for the first of its group only,
+    and after a reset the context begins with nothing.
+    """
     laws = {degree: _latency(law) for degree, law in load_profile(system, model).degrees.items()}
-    return lower_bounds_s([work_of(t) for t in trajectories], laws, gpus)
+    first = {t.group_id: t.trajectory_id for t in reversed(trajectories)}
+    stretches = [_stretches(t, prompt=first[t.group_id] == t.trajectory_id) for t in trajectories]
+    return lower_bounds_s(stretches, laws, gpus)
+
+
+def _stretches(trajectory: TrajectorySpec, *, prompt: bool) -> list[Work]:
+    """What it asks of the fleet between resets of its context, at least."""
+    found: list[Work] = []
+    for index, step in enumerate(trajectory.steps):
+        opens = index == 0 or step.reset
+        new = float(step.observation_tokens)
+        if opens:
+            found.append(Work(output_tokens=0.0, steps=0.0))
+        one = found[-1]
+        found[-1] = Work(
+            output_tokens=one.output_tokens + step.output_tokens,
+            prompt_tokens=new if index == 0 and prompt else one.prompt_tokens,
+            observation_tokens=one.observation_tokens + (0.0 if opens else new),
+            steps=one.steps + 1.0,
+            tool_s=one.tool_s + step.tool_s,
+        )
+    return found
 
 
 def work_of(trajectory: TrajectorySpec) -> Work:

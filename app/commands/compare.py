@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -50,6 +51,9 @@ def compare(
         show.as_json({"summary": told, "rows": rows})
         return
     show.table(list(told[0]), [[_cell(value) for value in one.values()] for one in told])
+    if wrong := sum((Counter(row["errors"]) for row in rows), Counter[str]()):
+        named = ", ".join(f"{name} (x{count})" for name, count in wrong.most_common(3))
+        show.say(f"{wrong.total()} trajectories ended in an error, their rest unplayed: {named}")
     show.OUT.print(
         f"workloads {', '.join(dict.fromkeys(row['workload_hash'] for row in rows))}; "
         f"engines {', '.join(dict.fromkeys(row['truth_hash'] for row in rows))}"

@@ -134,24 +134,30 @@ def _beside_s(alone_s: float, others_s: float, tool_s: float) -> float:
 
 
 def lower_bounds_s(
-    works: Sequence[Work], laws: Mapping[int, Latency], gpus: int
+    trajectories: Sequence[Sequence[Work]], laws: Mapping[int, Latency], gpus: int
 ) -> dict[str, float]:
     """No policy ends sooner than the longest alone, nor than the work spread without loss.
 
-    The second is the best of 21 weightings of the KV and the running arm: each is a bound.
+    A trajectory is the stretches between its context's resets. The second bound is the best of 21
+    weightings of the KV and the running arm: each is a bound.
     """
     fitting = [law for degree, law in laws.items() if degree <= gpus]
     if not fitting:
         message = f"no latency law fits {gpus} GPUs; known degrees are {sorted(laws)}"
         raise CoreError(message)
-    if not works:
+    if not trajectories:
         return {"longest_alone": 0.0, "work": 0.0}
-    alone = max(min(group_s([w], law) for law in fitting) for w in works)
+    alone = max(min(_alone_s(one, law) for law in fitting) for one in trajectories)
+    works = [work for one in trajectories for work in one]
     weights = np.linspace(0.0, 1.0, 21)[:, None]
     best = np.full((len(weights), len(works)), math.inf)
     for law in fitting:
         best = np.minimum(best, law.degree * _spread_s(works, law, weights))
     return {"longest_alone": alone, "work": float(best.sum(axis=1).max() / gpus)}
+
+
+def _alone_s(stretches: Sequence[Work], law: Latency) -> float:
+    return sum(group_s([work], law) for work in stretches)
 
 
 def _spread_s(works: Sequence[Work], law: Latency, weights: np.ndarray) -> np.ndarray:

@@ -15,6 +15,8 @@ from heddle.app.errors import AppError
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
 from heddle.app.replay_beliefs import beliefs_of, foreseen, perturbed, seen_of
 from heddle.controller.beliefs import Expected
+from heddle.controller.emulator.presets import PRESETS
+from heddle.controller.emulator.request import EngineConfig
 from heddle.controller.emulator.rollout import RUN
 from heddle.controller.emulator.workload import generate
 from heddle.controller.laws import laws
@@ -106,6 +108,21 @@ def test_a_barrier_cuts_whoever_has_not_finished_and_carries_their_tokens():
     half = play(replace(SMALL, cutoff_s=whole["makespan_s"] / 2), "heddle")
     assert half["makespan_s"] == pytest.approx(whole["makespan_s"] / 2)
     assert half["cut"] > 0
+
+
+def test_what_no_engine_takes_is_counted_and_not_passed_over():
+    """A context beyond the model's window ends its trajectory there."""
+    one = SMALL.now[0]
+    deep = replace(one, steps=(replace(one.steps[0], observation_tokens=140_000), *one.steps[1:]))
+    row = play(replace(SMALL, now=[deep, *SMALL.now[1:]]), "verl")
+    assert (play(SMALL, "verl")["errors"], sum(row["errors"].values())) == ({}, 1)
+    assert summary([row])[0]["failed"] == 1
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_fits_the_window_of_the_models(preset):
+    deepest = max(t.peak_context_tokens for t in generate(preset, groups=25, seed=0))
+    assert deepest < EngineConfig().context_tokens
 
 
 def test_arrivals_over_longer_than_the_rollout_end_after_the_last_one_came():

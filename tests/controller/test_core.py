@@ -126,7 +126,7 @@ tooled = st.tuples(st.integers(1, 5000), st.integers(0, 3000), st.floats(0.0, 40
 def test_no_homogeneous_layout_beats_the_lower_bounds(rows):
     works = [Work(output_tokens=o, prompt_tokens=p, tool_s=t) for o, p, t in rows]
     laws = {d: law(d, a=0.01 / d**0.6, kv=20_000 * d) for d in (1, 2, 4)}
-    bounds = lower_bounds_s(works, laws, 4)
+    bounds = lower_bounds_s([[work] for work in works], laws, 4)
     best = min(homogeneous_s(works, laws[d], 4 // d) for d in laws)
     assert bounds["work"] <= best * (1 + 1e-9)
     assert bounds["longest_alone"] <= max(group_s(works, laws[d]) for d in laws) * (1 + 1e-9)

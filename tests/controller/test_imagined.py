@@ -33,7 +33,7 @@ layouts = st.sampled_from([(1,), (1, 1), (2, 1), (4,), (2, 2), (1, 1, 1, 1), (4,
 @given(some_works, st.sampled_from(sorted(LAWS)), layouts)
 @settings(max_examples=60, deadline=None)
 def test_no_imagined_rollout_ends_before_the_lower_bounds(works, bound, degrees):
-    bounds = lower_bounds_s(works, LAWS[bound], sum(degrees))
+    bounds = lower_bounds_s([[work] for work in works], LAWS[bound], sum(degrees))
     assert imagined_s(works, LAWS[bound], degrees) >= max(bounds.values()) * (1.0 - STEP)
 
 
