@@ -1,7 +1,7 @@
 """How many streams stay open through the controller, what do they weigh, how soon do they begin?
 
-Thousands at once whose events come half a second apart: every one must end whole. Then one after
-the other over connections that are used again, where SGLang's own router is right beside.
+Thousands, begun within RAMP_S, whose events come a second apart: every one must end whole.
+Then one after the other over connections that are used again, SGLang's own router beside.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from heddle.app.bench.route_stub import SLOW_EVENTS, body_of
 
 OPEN: Final = 2_000
 QUICK_OPEN: Final = 300
+RAMP_S: Final = 4.0
+"""A sixth of what one stream lasts, so that all are open at once in the end."""
 CLIENTS: Final = 4
 EVENTS: Final = 4
 Targets = dict[str, tuple[str, psutil.Process | None]]
@@ -50,7 +52,8 @@ async def opened(url: str, process: psutil.Process, streams: int) -> dict[str, F
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
         weighing = asyncio.create_task(_weigh(process, seen))
-        await asyncio.gather(*(_one(http, url, number, seen) for number in range(streams)))
+        begins = ((number, number / streams * RAMP_S) for number in range(streams))
+        await asyncio.gather(*(_one(http, url, n, at_s, seen) for n, at_s in begins))
         weighing.cancel()
     said = f"{seen.whole} whole, {seen.most_open} open at once"
     why = f"; {', '.join(sorted(seen.why))[:120]}" if seen.why else ""
@@ -60,10 +63,14 @@ async def opened(url: str, process: psutil.Process, streams: int) -> dict[str, F
     }
 
 
-async def _one(http: aiohttp.ClientSession, url: str, number: int, seen: _Seen) -> None:
-    headers = {"Content-Type": "application/json", "X-Heddle-Run": "streams"}
+async def _one(
+    http: aiohttp.ClientSession, url: str, number: int, at_s: float, seen: _Seen
+) -> None:
+    # Final: what is measured afterwards must not carry thousands of live trajectories along.
+    headers = {"Content-Type": "application/json", "X-Heddle-Run": "streams", "X-Heddle-Final": "1"}
     headers |= {"X-Heddle-Trajectory-Id": f"s{number}", "X-Heddle-Group-Id": f"g{number // 16}"}
     body, told = streamed(256, SLOW_EVENTS), 0
+    await asyncio.sleep(at_s)
     try:
         async with http.post(f"{url}/generate", data=body, headers=headers) as reply:
             seen.open += 1

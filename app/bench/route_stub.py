@@ -44,7 +44,7 @@ INFO: Final = orjson.dumps(
 )  # fmt: skip
 """Room for everybody: what is measured is the way through, not who is held."""
 SLOW_EVENTS: Final = 24
-SLOW_S: Final = 0.5
+SLOW_S: Final = 1.0
 """A stream of at least that many events has these pauses, so that thousands are open at once..."""
 FAST_S: Final = 0.005
 """... and a shorter one these."""
