@@ -134,7 +134,7 @@ _MATH = Preset(
     tool_cap_s=30.0,
 )  # fmt: skip
 
-# Context growth after the upper half of kv_cache_tester (p50 655, p90 3.6k, p99 16.6k a step) as far
+# Context growth after the upper half of kv_cache_tester (p50 655, p90 3.6k, p99 16.6k) as far
 # as the models' window of 131,072 tokens: the logs have longer contexts, no engine takes them.
 _PREFILL = Preset(
     name="prefill-heavy",
