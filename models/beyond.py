@@ -35,7 +35,7 @@ def _shrunk_mills(at: Floats) -> Floats:
     return np.array([(1.0 + v) * mills(v) for v in z.tolist()])
 
 
-_SERIES: Final[Floats] = chebyshev.chebinterpolate(_shrunk_mills, 16)  # pyright: ignore[reportArgumentType, reportCallIssue] (the stub wants a scalar function)
+_SERIES: Final[Floats] = chebyshev.chebinterpolate(_shrunk_mills, 18)  # pyright: ignore[reportArgumentType, reportCallIssue] (the stub wants a scalar function)
 
 
 def mills_many(z: Floats) -> Floats:

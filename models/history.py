@@ -63,13 +63,21 @@ class _Shared(NamedTuple):
     at: dict[str, int]
 
 
-def _rows(each: Sequence[_Shared], queries: Sequence[Query], widest: int) -> NDArray[np.float64]:
+def _rows(
+    shared: Sequence[_Shared], of: NDArray[np.intp], queries: Sequence[Query], widest: int
+) -> NDArray[np.float64]:
     """Each query's cut-off and running siblings without itself, filled up with -inf."""
-    rows = np.full((len(each), widest), -np.inf)
-    for row, (known, query) in enumerate(zip(each, queries, strict=True)):
-        rows[row, : len(known.censored)] = known.censored
-        if (own := known.at.get(query.trajectory)) is not None:
-            rows[row, own] = -np.inf
+    padded = np.full((len(shared), widest), -np.inf)
+    for row, known in enumerate(shared):
+        padded[row, : len(known.censored)] = known.censored
+    rows = padded[of]
+    places = [
+        shared[which].at.get(q.trajectory, -1)
+        for which, q in zip(of.tolist(), queries, strict=True)
+    ]
+    own = np.array(places)
+    itself = np.flatnonzero(own >= 0)
+    rows[itself, own[itself]] = -np.inf
     return rows
 
 
@@ -166,16 +174,19 @@ class GroupHistory:
         if len(queries) <= FEW:
             few = [self.total(query) for query in queries]
             return np.array([law.mu for law in few]), np.array([law.sigma for law in few])
-        shared: dict[tuple[str, str | None], _Shared] = {}
-        each: list[_Shared] = []
+        places: dict[tuple[str, str | None], int] = {}
+        shared: list[_Shared] = []
+        each: list[int] = []
         for query in queries:
             key = query.group, query.task
-            if key not in shared:
-                shared[key] = self._shared(query)
-            each.append(shared[key])
-        mean, variance, within = np.array([known.posterior for known in each]).T
-        if widest := max(len(known.censored) for known in shared.values()):
-            rows = _rows(each, queries, widest)
+            place = places.setdefault(key, len(shared))
+            if place == len(shared):
+                shared.append(self._shared(query))
+            each.append(place)
+        of = np.array(each)
+        mean, variance, within = np.array([known.posterior for known in shared]).T[:, of]
+        if widest := max(len(known.censored) for known in shared):
+            rows = _rows(shared, of, queries, widest)
             mean, variance = beyond.modes(mean, variance, within, rows)
         return mean, np.sqrt(variance + within)
 

@@ -6,6 +6,7 @@ predictions ask for 2,048 of them. The two agree to the last bits.
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,9 @@ Floats = NDArray[np.float64]
 Ratio = tuple[tuple[float, ...], tuple[float, ...]]
 """Coefficients of numerator and denominator, highest power first."""
 
+FEW: Final = 32
+"""So many are found sooner one by one: the fifty operations take 30 us however few there are."""
+_ONE: Final = NormalDist()
 CENTRE: Final = 0.425
 TAIL: Final = 5.0
 NEAR: Final[Ratio] = (
@@ -45,6 +49,8 @@ FAR: Final[Ratio] = (
 
 def inv_cdf(p: Floats) -> Floats:
     """The z below which a share `p`, above 0 and below 1, of a standard normal lies."""
+    if len(p) <= FEW:
+        return np.array([_ONE.inv_cdf(one) for one in p.tolist()])
     q = p - 0.5
     out = q * _ratio(NEAR, 0.180625 - q * q)
     outer = np.abs(q) > CENTRE

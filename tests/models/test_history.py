@@ -235,7 +235,8 @@ def test_modes_of_many_groups_are_those_of_each(groups):
     at, variance = beyond.modes(*columns, filled.reshape(len(groups), widest))
     wanted = [beyond.mode(*group) for group in groups]
     assert at == pytest.approx([w[0] for w in wanted], rel=1e-8)
-    assert variance == pytest.approx([w[1] for w in wanted], rel=1e-7)
+    # The hazard less z: far in the tail what the series leaves, 1e-10, counts a thousand times.
+    assert variance == pytest.approx([w[1] for w in wanted], rel=2e-6)
 
 
 def test_many_questions_are_answered_as_one_by_one():
