@@ -55,12 +55,17 @@ class _Counted(SpanExporter):
         self._ended = False
         self.queued = 0
         self.queued_bytes = 0
-        self.dropped = 0
+        self._dropped = 0
         self.told = 0
         """Of those dropped, how many the collector knows of."""
         self.report: Callable[[int], bytes | None] = _nothing
         # A forked child has none of the queue, and a lock that may never be let go.
         _in_children(self)
+
+    @property
+    def dropped(self) -> int:
+        """Spans that did not fit, were not sendable or were refused."""
+        return self._dropped + self._sender.refused
 
     def forked(self) -> None:
         """The queue is empty here: what it held is the parent's to send."""
@@ -75,13 +80,13 @@ class _Counted(SpanExporter):
                 self.queued += 1
                 self.queued_bytes += size
             else:
-                self.dropped += 1
+                self._dropped += 1
         return fits
 
     def lose(self) -> None:
         """One span was not sendable."""
         with self._lock:
-            self.dropped += 1
+            self._dropped += 1
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send one batch; a refused batch counts as dropped."""
@@ -96,7 +101,7 @@ class _Counted(SpanExporter):
             with self._lock:
                 self.queued -= len(spans)
                 self.queued_bytes -= sum(map(len, bodies))
-                self.dropped += 0 if taken else len(spans)
+                self._dropped += 0 if taken else len(spans)
         return SpanExportResult.SUCCESS if taken else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:

@@ -33,6 +33,11 @@ _log: Final = logging.getLogger("heddle")
 class Sender(Protocol):
     """Where an Emitter hands its batches; both methods may be called from any thread."""
 
+    @property
+    def refused(self) -> int:
+        """Spans of batches that were taken, kept for later, and refused then."""
+        ...
+
     def send(self, body: bytes) -> bool:
         """Take an ExportTraceServiceRequest; False when it is lost. May block, never raises."""
         ...
@@ -103,6 +108,8 @@ class OtlpPost:
 
 class OtlpSender:
     """Sends a batch, again and again until `limit_s` is over."""
+
+    refused = 0
 
     def __init__(self, endpoint: str, *, token: str | None = None, limit_s: float = 10.0) -> None:
         self._post = OtlpPost(endpoint, token=token)

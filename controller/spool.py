@@ -1,8 +1,9 @@
 """Where do spans go while the collector is away, so that none is lost afterwards?
 
 To files in the data folder, oldest first back to the collector once it answers, also after a
-restart. Bounded by bytes: above the bound new batches are counted as dropped. Requests never wait:
-all of it happens in the exporter's own threads.
+restart. Bounded by bytes: above the bound new batches are counted as dropped, as are those that the
+collector refuses when their turn comes. Requests never wait: all of it happens in the exporter's
+own threads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from heddle.collector.otlp_sender import AGAIN, OtlpPost
 
@@ -45,6 +48,8 @@ class Spool:
         self._bytes = sum(path.stat().st_size for path in self._files)
         self._number = int(self._files[-1].stem) if self._files else 0
         self._failed_s = float("-inf")
+        self.refused = 0
+        """Spans that waited here and were refused when their turn came."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._drain, name="heddle-spool", daemon=True)
         self._thread.start()
@@ -103,6 +108,8 @@ class Spool:
             status = self._post(self._late, body) if body else 0
             if status is None or status in AGAIN:
                 return
+            if status >= 300:
+                self.refused += _spans(body)
             with self._lock:
                 self._files.pop(0)
                 self._bytes -= len(body)
@@ -114,3 +121,9 @@ class Spool:
         if status is None or status in AGAIN:
             self._failed_s = time.monotonic()
         return status
+
+
+def _spans(body: bytes) -> int:
+    """How many a batch of ours holds."""
+    batch = ExportTraceServiceRequest.FromString(body)
+    return sum(len(scope.spans) for one in batch.resource_spans for scope in one.scope_spans)

@@ -16,6 +16,8 @@ from heddle.collector.queries.results import explain
 class Losing:
     """Takes what it is told to; keeps the bodies it took."""
 
+    refused = 0
+
     def __init__(self, *takes: bool) -> None:
         self.takes, self.bodies = list(takes), list[bytes]()
 

@@ -29,6 +29,8 @@ from heddle.collector.processor import HeddleProcessor
 class Kept:
     """A sender that takes everything; `open` shut, it waits."""
 
+    refused = 0
+
     def __init__(self):
         self.bodies, self.open = [], threading.Event()
         self.open.set()

@@ -78,6 +78,19 @@ def test_a_full_collector_is_waited_for_and_a_refusal_is_counted(collector, tmp_
     to.close()
 
 
+def test_what_waited_and_is_refused_then_is_counted_span_by_span(collector, tmp_path):
+    collector.status = 429
+    to, spool = emitter(collector, tmp_path)
+    emit(to, names(0, 7))
+    to.flush()
+    until(lambda: spool.spooled_bytes)
+    assert to.dropped == 0
+    collector.status = 400
+    until(lambda: not spool.spooled_bytes)
+    assert to.dropped == 7
+    to.close()
+
+
 def test_what_waits_is_sent_after_a_restart(collector, tmp_path):
     collector.stop()
     to, _ = emitter(collector, tmp_path)
