@@ -121,6 +121,6 @@ def _up(request: Request) -> Any:
 def _worker(request: Request, worker_id: str) -> LiveWorker:
     known = _up(request).fleet.workers
     if worker_id not in known:
-        message = f"no worker {worker_id!r}; there are: {', '.join(known) or 'none'}"
+        message = f"no worker {worker_id!r}; there are: {', '.join(sorted(known)) or 'none'}"
         raise BadRequest(message)
     return known[worker_id]
