@@ -51,6 +51,7 @@ def spans_of(rollout, count):
 
 
 # Ray starts six processes and imports itself in two: 17 s of CPU time.
+@pytest.mark.ray
 @pytest.mark.timeout(400)
 def test_ray_data_reads_what_two_collectors_sealed(tmp_path):
     for name, rollout, count in (("a", "r 1", 3), ("b", "r=2", 5)):
