@@ -82,7 +82,8 @@ async def _streams(count: int) -> _Lag:
     origin_ns, port = time.time_ns(), free_port()
     command = [sys.executable, "-m", "heddle.app.cli", "engine", "--port", str(port)]
     command += ["--degree", "8", "--clock-origin-ns", str(origin_ns), "--clock-speed", str(SPEED)]
-    process = subprocess.Popen(command)
+    # What an engine tells of its life goes to stdout, where --json is to be read.
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     clock, url = Clock(origin_ns, SPEED), f"http://127.0.0.1:{port}"
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
