@@ -18,6 +18,7 @@ from typing import Any, Final
 import psutil
 
 from heddle.app.bench.figures import Figure, Say
+from heddle.app.bench.served import used_s
 from heddle.app.compose import Stack, launch
 from heddle.app.errors import fail
 from heddle.app.settings import Settings, load
@@ -174,6 +175,5 @@ def _cpu_s() -> float:
     spent_s = 0.0
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            times = child.cpu_times()
-            spent_s += times.user + times.system
+            spent_s += used_s(child)
     return spent_s
