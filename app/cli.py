@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from heddle.app.errors import AppError, MissingExtra
@@ -61,8 +62,8 @@ EXTRAS: Final = {"streamlit": "dash", "plotly": "dash", "torch": "train", "ray":
 HELP: Final = "See where GPU time goes in agentic-RL rollout, and steer a live SGLang fleet."
 
 
-def build() -> typer.Typer:
-    """The command tree."""
+def build(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The command tree, or those branches of it."""
     import typer
 
     app = typer.Typer(
@@ -75,7 +76,7 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback()(_version)
-    for name in COMMANDS:
+    for name in commands:
         module = importlib.import_module(f"heddle.app.commands.{name}")
         app.command(name, **getattr(module, "TYPER", {}))(module.run)
     return app
@@ -89,7 +90,8 @@ def main() -> None:
     """The console script."""
     die_with_parent()
     try:
-        build()()
+        # The one that is asked for alone: each of a fleet's engines saves 0.1 CPU seconds.
+        build([word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS)()
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:

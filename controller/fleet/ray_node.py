@@ -1,14 +1,14 @@
 """How is a Ray cluster of this machine alone started, so that a busy one brings it up too?
 
-`ray start` as a child that ends with the controller. Its agents get ports of our choice: for
+ray_head.py as a child that ends with the controller. Its agents get ports of our choice: for
 ports of their own choice the raylet waits 15 s and then ends itself (ray issue 65983), while their
-imports take 20 s beside other work. No dashboard, monitor or log monitor: three Python processes
-less.
+imports take 20 s beside other work.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import socket
@@ -27,11 +27,18 @@ REACH_S: Final = 3.0
 STORE_BYTES: Final = 100 << 20
 """Of Ray's object store, which nothing here uses."""
 MODE: Final = "RAY_AUTH_MODE"
+MANY_MACHINES: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Off, as Ray has it where firewalls ask: servers listen on loopback, and drivers look there."""
+SMALL: Final = {
+    "include_dashboard": False, "include_log_monitor": False, "no_monitor": True,
+    "object_store_memory": STORE_BYTES,
+}  # fmt: skip
+"""Without the Python processes that a fleet has no use for."""
 AGENTS: Final = (
-    "--metrics-export-port",
-    "--dashboard-agent-grpc-port",
-    "--dashboard-agent-listen-port",
-    "--runtime-env-agent-port",
+    "metrics_export_port",
+    "metrics_agent_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
 )
 
 
@@ -40,15 +47,13 @@ class RayNode:
 
     def __init__(self, gpus: int, log: Path) -> None:
         own_token()
-        port, *agents = (free_port("") for _ in range(1 + len(AGENTS)))
+        os.environ.setdefault(MANY_MACHINES, "0")
+        port, *agents = (free_port(HOST) for _ in range(1 + len(AGENTS)))
         self.address = f"{HOST}:{port}"
         log.parent.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-        words += ["--port", str(port), "--num-gpus", str(gpus), "--disable-usage-stats"]
-        words += ["--include-dashboard", "false", "--include-log-monitor", "false", "--no-monitor"]
-        words += ["--object-store-memory", str(STORE_BYTES)]
-        for name, agent in zip(AGENTS, agents, strict=True):
-            words += [name, str(agent)]
+        settings = {**SMALL, "node_ip_address": HOST, "gcs_server_port": port, "num_gpus": gpus}
+        settings |= zip(AGENTS, agents, strict=True)
+        words = [sys.executable, "-m", "heddle.controller.fleet.ray_head", json.dumps(settings)]
         self._process = EngineProcess(words, log)
 
     async def up(self) -> None:
