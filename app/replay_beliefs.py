@@ -49,10 +49,13 @@ def seen_of(past: Sequence[TrajectorySpec]) -> Seen:
     for one in past:
         seen.finished += 1
         seen.total_tokens += one.output_tokens
-        seen.output_tokens += sum(step.output_tokens for step in one.steps[1:])
-        seen.gained_tokens += sum(
-            step.output_tokens + step.observation_tokens for step in one.steps[1:]
-        )
+        for index, step in enumerate(one.steps):
+            seen.resets += step.reset
+            if index == 0 or step.reset:
+                seen.opened_tokens += step.output_tokens
+            else:
+                seen.output_tokens += step.output_tokens
+                seen.gained_tokens += step.output_tokens + step.observation_tokens
         seen.tools += len(one.steps) - 1
         seen.tool_s += one.tool_s
     return seen

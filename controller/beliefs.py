@@ -32,6 +32,9 @@ from heddle.models.types import Query
 AWAY_TIMES: Final = 5.0
 AWAY_S: Final = 60.0
 DEFAULT_REMAINING: Final = 1024.0
+RESET_SHARE: Final = 0.5
+"""Of its last context a step brings less after a reset. A chat template that drops what was thought
+in earlier turns takes less than that."""
 FETCH_S: Final = 5.0
 
 
@@ -43,12 +46,33 @@ class Seen:
     total_tokens: float = 0.0
     output_tokens: float = 0.0
     gained_tokens: float = 0.0
+    opened_tokens: float = 0.0
+    """Output of first steps and of those after a reset: what they observed is not told apart."""
+    resets: int = 0
+    """Times a context came back much shorter than it had been."""
     tools: int = 0
     tool_s: float = 0.0
 
+    @property
+    def observed_per_output(self) -> float:
+        """Tokens observed for each output token of a whole trajectory."""
+        made = self.opened_tokens + self.output_tokens
+        return max(self.gained_tokens - self.output_tokens, 0.0) / made if made else 0.0
+
+    @property
+    def resets_per_output(self) -> float:
+        """Resets of the context for each output token."""
+        made = self.opened_tokens + self.output_tokens
+        return self.resets / made if made else 0.0
+
     def grew(self, trajectory: LiveTrajectory, usage: Usage) -> None:
         """A step of it ended; said before the trajectory knows it."""
-        if trajectory.steps:
+        if not trajectory.steps:
+            self.opened_tokens += usage.output_tokens
+        elif usage.input_tokens < RESET_SHARE * trajectory.context_tokens:
+            self.resets += 1
+            self.opened_tokens += usage.output_tokens
+        else:
             context = usage.input_tokens + usage.output_tokens
             self.gained_tokens += max(context - trajectory.context_tokens, 0)
             self.output_tokens += usage.output_tokens
@@ -205,7 +229,7 @@ class Beliefs:
     def works_of(self, run: str, group: Expected, lengths: Sequence[float]) -> list[Work]:
         """Samples of a group with those lengths: a longer one takes as many more steps and tools,
         or the longest of a coding rollout would be expected a quarter too short."""
-        history, rates = self.of(run), self.rates(run)
+        history, seen = self.of(run), self.seen_of(run)
         query = Query(group=group.group, run=run, task=group.task)
         usual = max(history.total(query).mean(), 1.0)
         tool_s = history.mean_tool_s(group.group, group.task) or 0.0
@@ -214,9 +238,10 @@ class Beliefs:
             Work(
                 output_tokens=tokens,
                 prompt_tokens=group.prompt_tokens,
-                observation_tokens=tokens * (rates.context_per_output - 1.0),
+                observation_tokens=tokens * seen.observed_per_output,
                 steps=max(steps * tokens / usual, 1.0),
                 tool_s=tool_s * tokens / usual,
+                resets=tokens * seen.resets_per_output,
             )
             for tokens in lengths
         ]

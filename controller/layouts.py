@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar
 
 from heddle.controller.beliefs import Expected
 from heddle.controller.core.allocation import ALLOCATIONS
 from heddle.controller.core.cost import expected_ranks
+from heddle.controller.core.imagined import imagined_s
 from heddle.controller.core.types import CoreError, Latency, Layout, Work
 from heddle.controller.core.worth import Pricing, Verdict, imagined, priced_s, worth
 from heddle.controller.loop import Loop
@@ -21,8 +23,18 @@ from heddle.controller.reallocation import Reallocator
 from heddle.controller.wire import RolloutBegin
 from heddle.controller.wire_fleet import FleetPlanIn
 
-Solve = Callable[[Callable[[], Layout]], Awaitable[Layout]]
-"""Where layouts are worked out: seconds that a loop with steps under way cannot spare."""
+T = TypeVar("T")
+
+
+class Solve(Protocol):
+    """Where layouts are worked out: seconds that a loop with steps under way cannot spare."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Its result."""
+        ...
+
+
+IMAGINED_UNDER: Final = "hold-kv"
 WORLDS = 16
 PRICES: Mapping[str, Pricing] = {"simulated": imagined}
 """How the layouts of an allocation are compared; else in closed form."""
@@ -84,7 +96,22 @@ class Layouts:
         return basis, expected_ranks(drawn)
 
     async def choose(self, run: str, works: list[Work]) -> Chosen:
-        """The layout of a rollout that begins now."""
+        """The layout of a rollout that begins now, and its makespan as far as it is foreseen."""
+        chosen = await self._chosen(run, works)
+        foreseen_s = await self._foreseen_s(run, works, chosen.layout)
+        return replace(chosen, layout=replace(chosen.layout, makespan_s=foreseen_s))
+
+    async def _foreseen_s(self, run: str, works: list[Work], layout: Layout) -> float | None:
+        """As imagined where first steps wait for room, which is what imagined.py assumes; else
+        the price by which layouts are compared."""
+        if self._loop.switchboard.of(run).admission != IMAGINED_UNDER or not works:
+            return layout.makespan_s
+        laws = self._laws_of(layout.degrees)
+        if laws is None:
+            return layout.makespan_s
+        return await self._solve(lambda: imagined_s(works, laws, layout.degrees))
+
+    async def _chosen(self, run: str, works: list[Work]) -> Chosen:
         degrees = self._loop.fleet.degrees
         if not self._moves.launcher.nodes:
             return self._as_is(run, "the engines are not started here: degrees stay", works)
@@ -115,10 +142,14 @@ class Layouts:
             begin = self._asked.get(asked.run, begin)
         basis, works = await self.expected(begin)
         if asked.layout is not None:
-            price_s = self._price_s(asked.run, works, asked.layout)
-            return Considered(works, tuple(asked.layout), price_s, "asked for by hand")
-        _, wanted = await self._wanted(asked.run, works)
-        return Considered(works, wanted.degrees, wanted.makespan_s, f"{wanted.because}; {basis}")
+            degrees, because = tuple(asked.layout), "asked for by hand"
+            price_s = self._price_s(asked.run, works, degrees)
+            wanted = Layout(degrees=degrees, makespan_s=price_s, because=because)
+        else:
+            _, wanted = await self._wanted(asked.run, works)
+            because = f"{wanted.because}; {basis}"
+        foreseen_s = await self._foreseen_s(asked.run, works, wanted)
+        return Considered(works, wanted.degrees, foreseen_s, because)
 
     async def _wanted(self, run: str, works: list[Work]) -> tuple[str, Layout]:
         """The run's allocation and its layout, worked out beside the steps under way."""
@@ -148,12 +179,17 @@ class Layouts:
 
     def _price_s(self, run: str, works: Sequence[Work], degrees: Sequence[int]) -> float | None:
         """By what each engine said of its room, where all are of one degree."""
-        if not works or not degrees or not set(degrees) <= set(self._laws):
+        laws = self._laws_of(degrees)
+        if not works or laws is None:
             return None
-        workers = self._loop.fleet.workers.values()
-        said = {w.degree: w.latency for w in workers}
-        laws = {d: said.get(d, self._laws[d]) for d in set(degrees)}
         return self._pricing(run)(works, laws, degrees, mixed=len(set(degrees)) > 1)
+
+    def _laws_of(self, degrees: Sequence[int]) -> dict[int, Latency] | None:
+        """What engines of those degrees said of themselves, else the profile; None for none."""
+        if not degrees or not set(degrees) <= set(self._laws):
+            return None
+        said = {w.degree: w.latency for w in self._loop.fleet.workers.values()}
+        return {d: said.get(d, self._laws[d]) for d in set(degrees)}
 
 
 def _worlds(trajectories: int) -> int:

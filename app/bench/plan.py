@@ -79,12 +79,13 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
 def _rows(n: int) -> Floats:
     rng = np.random.default_rng(0)
     output = np.minimum(rng.lognormal(8.5, 0.9, n), 40_000.0)
-    return np.stack([output, np.full(n, 600.0), output * 0.8, output / 480, output / 250], axis=1)
+    columns = [output, np.full(n, 600.0), output * 0.8, output / 480, output / 250]
+    return np.stack([*columns, np.zeros(n), output * 0.9], axis=1)
 
 
 def _works(rows: Floats) -> list[Work]:
     names = ("output_tokens", "prompt_tokens", "observation_tokens", "steps", "tool_s")
-    return [Work(**dict(zip(names, row, strict=True))) for row in rows.tolist()]
+    return [Work(**dict(zip(names, row, strict=True))) for row in rows[:, :5].tolist()]
 
 
 def _runs(rows: Floats, known: Mapping[int, Latency], degrees: tuple[int, ...]) -> dict[int, Runs]:

@@ -67,7 +67,7 @@ def best_fixed(
     prices = {d: homogeneous_s(works, laws[d], gpus // d) for d in degrees}
     degree = _highest_of_near(prices, NEAR)
     said = ", ".join(f"{d}: {s:.0f} s" for d, s in prices.items())
-    because = f"degree {degree} ends first for {len(works)} expected trajectories ({said})"
+    because = f"degree {degree} ends first in closed form for {len(works)} trajectories ({said})"
     return _layout(degree, gpus // degree, works, prices[degree], because)
 
 

@@ -72,7 +72,7 @@ def whole_prefill_s(work: Work, law: Latency) -> float:
     new = work.prompt_tokens + work.observation_tokens
     steps = max(work.steps, 1.0)
     # Observations see on average half of the final context before them.
-    seen = (work.prompt_tokens + work.output_tokens + work.observation_tokens) / 2
+    seen = work.prompt_tokens / 2 + work.depth_tokens
     late = work.observation_tokens * seen
     return law.p0_s * steps + law.p1_s * new + law.p2_s * (work.prompt_tokens**2 / 2 + late)
 
@@ -102,6 +102,7 @@ def _mean_work(works: Sequence[Work]) -> Work:
         observation_tokens=sum(w.observation_tokens for w in works) / n,
         steps=sum(w.steps for w in works) / n,
         tool_s=sum(w.tool_s for w in works) / n,
+        resets=sum(w.resets for w in works) / n,
     )
 
 

@@ -34,26 +34,36 @@ class Columns:
     observed: Floats
     steps: Floats
     tool_s: Floats
+    resets: Floats
+    depth: Floats
+    """Tokens beyond the prompt that the context holds on average."""
 
     @classmethod
     def of(cls, works: Sequence[Work]) -> Columns:
         """Sorted; equal lengths keep their order."""
         rows = np.array(
             [
-                (w.output_tokens, w.prompt_tokens, w.observation_tokens, w.steps, w.tool_s)
+                (
+                    w.output_tokens,
+                    w.prompt_tokens,
+                    w.observation_tokens,
+                    w.steps,
+                    w.tool_s,
+                    w.resets,
+                    w.depth_tokens,
+                )
                 for w in works
             ],
             dtype=np.float64,
-        ).reshape(-1, 5)
+        ).reshape(-1, 7)
         return cls.sorted(rows)
 
     @classmethod
     def sorted(cls, rows: Floats) -> Columns:
-        """From rows of output, prompt, observation tokens, steps, tool seconds."""
+        """From rows of output, prompt, observation tokens, steps, tool seconds, resets, depth."""
         order = np.argsort(-rows[:, 0], kind="stable")
         # Column by column: each is contiguous then, and prefix sums take half the time.
-        output, prompt, observed, steps, tool_s = (column[order] for column in rows.T)
-        return cls(order, output, prompt, observed, steps, tool_s)
+        return cls(order, *(column[order] for column in rows.T))
 
     def __len__(self) -> int:
         return len(self.output)
@@ -64,7 +74,7 @@ class Runs:
 
     def __init__(self, columns: Columns, law: Latency) -> None:
         self.n = len(columns)
-        area = columns.output * (columns.prompt + (columns.output + columns.observed) / 2)
+        area = columns.output * (columns.prompt + columns.depth)
         work = law.b_s * columns.output + law.c_s * area + prefill_s(columns, law)
         kv = work + law.a_s * area / max(law.kv_tokens, 1)
         running = work + law.a_s * columns.output / max(law.max_running, 1)
@@ -114,7 +124,7 @@ class Runs:
 def prefill_s(columns: Columns, law: Latency) -> Floats:
     """Prompt and observations prefilled once each, p0 paid a step."""
     c = columns
-    seen = (c.prompt + c.output + c.observed) / 2
+    seen = c.prompt / 2 + c.depth
     attention = law.p2_s * (c.prompt**2 / 2 + c.observed * seen)
     return law.p0_s * np.maximum(c.steps, 1.0) + law.p1_s * (c.prompt + c.observed) + attention
 

@@ -68,6 +68,7 @@ class Fluid:
         self.prompt = works.prompt
         self.growth = 1.0 + works.observed / self.output
         self.tool_s = works.tool_s / self.output
+        self.resets = works.resets / self.output
         self.made = np.zeros(self.left)
         self.half = np.zeros(self.left)
         self.home: Ints = np.full(self.left, WAITING, dtype=np.intp)
@@ -91,7 +92,7 @@ class Fluid:
         unlike = {law.degree: law for law in laws}
         self.kind: Ints = np.array([list(unlike).index(law.degree) for law in laws], dtype=np.intp)
         self.prefill_s = np.stack([prefill_s(works, law) for law in unlike.values()]) / self.output
-        area = self.output * (self.prompt + self.growth * self.output / 2)
+        area = self.output * (self.prompt + works.depth)
         self.area = area
         self.work_s = (
             np.stack([law.b_s * self.output + law.c_s * area for law in unlike.values()])
@@ -157,7 +158,7 @@ class Fluid:
         engines = len(self.kv)
         # In the middle of the step, if it gets as far as the last one did.
         made = np.minimum(self.made[live] + self.half[live], self.output[live])
-        context = self.prompt[live] + self.growth[live] * made
+        context = self._contexts(live, made)
         own_s = self.prefill_s[self.kind[home], live]
         beside_s = self.tool_s[live] + own_s
         for _ in range(TURNS):
@@ -173,11 +174,18 @@ class Fluid:
             self.token_s = np.sqrt(self.token_s * then_s)
         return self.token_s[home] + beside_s
 
+    def _contexts(self, live: Ints, made: Floats) -> Floats:
+        """Tokens of each context, which falls back to the prompt at any time with the same odds."""
+        rate = self.resets[live]
+        often = rate > 0.0
+        made[often] = -np.expm1(-rate[often] * made[often]) / rate[often]
+        return self.prompt[live] + self.growth[live] * made
+
     def _held(self, ahead: Floats) -> Floats:
         """KV tokens of each engine, so many tokens further on."""
         live = np.flatnonzero(self.home >= 0)
         home, left = self.home[live], self._expected(live)
-        context, growth = self.prompt[live] + self.growth[live] * self.made[live], self.growth[live]
+        context, growth = self._contexts(live, self.made[live]), self.growth[live]
         return np.stack([
             np.bincount(
                 home, weights=np.where(further < left, context + growth * further, 0.0),

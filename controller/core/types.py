@@ -6,6 +6,7 @@ What every step makes one of is a named tuple: a frozen dataclass takes four tim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -14,6 +15,9 @@ State = Literal["held", "running", "tool"]
 
 DEFAULT_RUNNING: Final = 256
 """Sequences an engine decodes at once when it does not say (SGLang's usual cap on H100)."""
+
+SELDOM: Final = 1e-3
+"""Resets below which a series stands in for the closed form of `kept_depth`."""
 
 
 class CoreError(ValueError):
@@ -176,6 +180,17 @@ class Plan:
     held: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def kept_depth(resets: float) -> float:
+    """Mean depth of a context that grows evenly and falls back that often, of one that never does.
+
+    Resets as a Poisson process of rate r over a length of 1: 2 (r - 1 + e^-r) / r^2.
+    """
+    if resets < SELDOM:
+        # The difference above loses its digits there.
+        return 1.0 - resets / 3.0
+    return 2.0 * (resets + math.expm1(-resets)) / resets**2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One trajectory the allocation plans for; observations come spread over its output."""
@@ -185,12 +200,19 @@ class Work:
     observation_tokens: float = 0.0
     steps: float = 1.0
     tool_s: float = 0.0
+    resets: float = 0.0
+    """Times its context is expected to fall back to the prompt, anywhere with the same odds."""
+
+    @property
+    def depth_tokens(self) -> float:
+        """What its context holds beyond the prompt, on average over its output tokens."""
+        half = (self.output_tokens + self.observation_tokens) / 2
+        return half * kept_depth(self.resets) if self.resets else half
 
     @property
     def area(self) -> float:
         """Context summed over its own output tokens: token-iterations of KV it occupies."""
-        half = (self.output_tokens + self.observation_tokens) / 2
-        return self.output_tokens * (self.prompt_tokens + half)
+        return self.output_tokens * (self.prompt_tokens + self.depth_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

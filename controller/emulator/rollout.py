@@ -22,7 +22,7 @@ from heddle.controller.beliefs import Beliefs
 from heddle.controller.blocks import Blocks
 from heddle.controller.core.policies import preset_switches
 from heddle.controller.core.regroup import Place, nodes_of
-from heddle.controller.core.types import Latency, Layout, Switches
+from heddle.controller.core.types import Latency, Switches
 from heddle.controller.costs import Costs
 from heddle.controller.emulator.engine import PauseMode
 from heddle.controller.emulator.players import Players, RecordingLeases, RecordingSpans
@@ -44,7 +44,7 @@ from heddle.controller.fleet.launcher import Ended, Health, Returned, Started, n
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
-from heddle.controller.layouts import Layouts
+from heddle.controller.layouts import Layouts, T
 from heddle.controller.loop import Loop
 from heddle.controller.pins import Pin
 from heddle.controller.reallocation import Reallocator
@@ -335,7 +335,7 @@ class _QuietJournal(Journal):
         """Nowhere."""
 
 
-async def _in_no_time(solve: Callable[[], Layout]) -> Layout:
+async def _in_no_time(solve: Callable[[], T], /) -> T:
     """Virtual time stands still meanwhile, and there is one thread."""
     return solve()
 

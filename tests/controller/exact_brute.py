@@ -34,6 +34,7 @@ works_of = st.lists(
         observation_tokens=st.sampled_from([0.0, 700.0]),
         steps=st.sampled_from([1.0, 9.0]),
         tool_s=st.sampled_from([0.0, 0.0, 20.0, 300.0]),
+        resets=st.sampled_from([0.0, 0.0, 1e-4, 2.5]),
     ),
     min_size=1,
     max_size=7,

@@ -23,6 +23,7 @@ some_works = st.lists(
         observation_tokens=st.floats(0.0, 2_000.0),
         steps=st.floats(1.0, 10.0),
         tool_s=st.floats(0.0, 60.0),
+        resets=st.sampled_from([0.0, 0.5, 4.0]),
     ),
     min_size=1,
     max_size=40,

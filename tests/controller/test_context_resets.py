@@ -1,0 +1,100 @@
+"""Does the planner expect as much context as trajectories have whose contexts fall back?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.app.replay_beliefs import beliefs_of
+from heddle.controller.beliefs import Expected, Seen
+from heddle.controller.core.types import SELDOM, Work, kept_depth
+from heddle.controller.dataplane.usage import Usage
+from heddle.controller.emulator.rollout import RUN
+from heddle.controller.emulator.workload import generate
+from heddle.controller.live import LiveTrajectory
+
+STEPS = 4_000
+
+
+def walked_depth(rate, rng):
+    """Mean depth of a context that grows by one a step, falls back at random, over half of all."""
+    falls = rng.random(STEPS) < rate / STEPS
+    last = np.maximum.accumulate(np.where(falls, np.arange(STEPS), 0))
+    return float((np.arange(STEPS) - last).mean()) / (STEPS / 2)
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
+def test_the_kept_depth_is_that_of_contexts_that_fall_back_at_random(rate):
+    rng = np.random.default_rng(7)
+    walks = np.array([walked_depth(rate, rng) for _ in range(2_000)])
+    error = float(walks.std()) / len(walks) ** 0.5
+    assert kept_depth(rate) == pytest.approx(float(walks.mean()), abs=4 * error + 1 / STEPS)
+
+
+@given(st.floats(0.0, 50.0), st.floats(0.0, 50.0))
+def test_more_resets_never_keep_more(some, more):
+    few, many = sorted((some, more))
+    assert 0.0 < kept_depth(many) <= kept_depth(few) + 1e-9 <= 1.0 + 1e-9
+
+
+def test_the_series_meets_the_closed_form_where_it_takes_over():
+    below, above = kept_depth(SELDOM * (1 - 1e-9)), kept_depth(SELDOM)
+    assert below == pytest.approx(above, abs=SELDOM**2)
+
+
+def stepped(seen, context, input_tokens, output_tokens):
+    trajectory = LiveTrajectory(id="t", number=0, run=RUN)
+    trajectory.steps, trajectory.context_tokens = int(context > 0), context
+    seen.grew(trajectory, Usage(input_tokens=input_tokens, output_tokens=output_tokens))
+
+
+def test_a_context_that_comes_back_much_shorter_is_a_reset_and_gains_nothing():
+    seen = Seen()
+    stepped(seen, 0, 500, 100)
+    stepped(seen, 600, 900, 50)
+    stepped(seen, 950, 520, 30)
+    assert seen.resets == 0
+    stepped(seen, 950, 470, 30)
+    assert seen.resets == 1
+    assert seen.gained_tokens == 350.0
+    assert seen.opened_tokens == 130.0
+    assert seen.resets_per_output == pytest.approx(1 / 210)
+
+
+def context_area(specs):
+    """Contexts summed over output tokens, step by step."""
+    area = 0.0
+    for one in specs:
+        context = 0
+        for step in one.steps:
+            context = (one.prompt_tokens if step.reset else context) + step.observation_tokens
+            area += step.output_tokens * (context + step.output_tokens / 2)
+            context += step.output_tokens
+    return area
+
+
+@pytest.mark.parametrize("preset", ["coding", "search", "math"])
+def test_contexts_of_known_lengths_are_expected_within_a_tenth(preset):
+    past, now = (generate(preset, groups=24, seed=2, epoch=epoch) for epoch in (0, 1))
+    beliefs = beliefs_of(past)
+    works = [
+        work
+        for one in now
+        for work in beliefs.works_of(
+            RUN,
+            Expected(group=one.group_id, samples=1, task=one.task, prompt_tokens=one.prompt_tokens),
+            [one.output_tokens],
+        )
+    ]
+    assert sum(work.area for work in works) == pytest.approx(context_area(now), rel=0.10)
+    forgotten = sum(replace(work, resets=0.0).area for work in works)
+    assert forgotten > (1.1 if preset == "coding" else 0.9) * context_area(now)
+
+
+def test_a_work_without_resets_holds_half_of_what_it_gathers():
+    work = Work(output_tokens=100.0, prompt_tokens=10.0, observation_tokens=60.0)
+    assert work.area == 100.0 * (10.0 + 80.0)
