@@ -8,7 +8,7 @@ from exact_brute import LAWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.controller.core.allocation import ALLOCATIONS, NEAR_IMAGINED
+from heddle.controller.core.allocation import ALLOCATIONS, NEAR
 from heddle.controller.core.cost import group_s, lower_bounds_s
 from heddle.controller.core.imagined import FEWEST, imagined_s
 from heddle.controller.core.types import CoreError, Work
@@ -85,4 +85,4 @@ def test_simulated_takes_no_homogeneous_degree_that_another_beats(works, bound):
     assert sum(layout.degrees) <= 4
     assert sum(layout.shares) == len(works)
     assert layout.makespan_s == imagined_s(works, laws, layout.degrees)
-    assert layout.makespan_s <= min(equal.values()) * (1.0 + NEAR_IMAGINED)
+    assert layout.makespan_s <= min(equal.values()) * (1.0 + NEAR)
