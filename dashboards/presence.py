@@ -11,8 +11,11 @@ import streamlit as st
 from streamlit.components import v2
 
 KEY: Final = "presence"
+RUN_MARK: Final = "data-heddle-run"
+"""Of a link to a script that takes long to begin; a browser has the time while Python asks."""
 _SCRIPT: Final = """
 export default function ({ setStateValue }) {
+  for (const link of document.querySelectorAll("link[data-heddle-run]")) import(link.href);
   const tell = () => setStateValue("hidden", document.hidden);
   document.addEventListener("visibilitychange", tell);
   return () => document.removeEventListener("visibilitychange", tell);
