@@ -106,6 +106,9 @@ async def health(request: Request) -> Any:
         decision_failures=up.loop.failures,
         last_failure=up.loop.last_failure,
         spans_dropped=up.emitter.dropped if up.emitter else 0,
+        pins_failures=up.journal.where.failures,
+        pins_failure=up.journal.where.failure,
+        pins_skipped=up.journal.where.skipped,
         clock_origin_ns=up.config.clock.origin_ns,
         clock_speed=up.config.clock.speed,
     )

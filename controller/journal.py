@@ -54,12 +54,12 @@ class Journal:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
-        self._pins = Pins(path.with_suffix(".pins") if path is not None else None)
+        self.where = Pins(path.with_suffix(".pins") if path is not None else None)
 
     def close(self) -> None:
         """Close the files."""
         self._db.close()
-        self._pins.close()
+        self.where.close()
 
     def add_worker(self, worker_id: str, url: str, degree: int) -> None:
         """Remember a registered worker."""
@@ -114,15 +114,15 @@ class Journal:
 
     def pin(self, pin: Pin) -> None:
         """Remember where a live trajectory is."""
-        self._pins.put(pin)
+        self.where.put(pin)
 
     def unpin(self, run: str, trajectory: str) -> None:
         """It finished."""
-        self._pins.drop(run, trajectory)
+        self.where.drop(run, trajectory)
 
     def pins(self) -> list[Pin]:
         """Of every live trajectory, as they were remembered."""
-        return self._pins.all()
+        return self.where.all()
 
     def set_fact(self, name: str, value: str) -> None:
         """Remember one named value, as the active predictor."""

@@ -23,12 +23,14 @@ def _steps(up: Any) -> list[Metric]:
     trajectories = up.loop.trajectories.values()
     held = sum(len(t.waiting) for t in trajectories)
     dropped = up.emitter.dropped if up.emitter else 0
+    unwritten = up.journal.where.failures
     return [
         one("heddle_controller_workers_alive", g, "Engines that answer.", len(up.fleet.alive)),
         one("heddle_controller_trajectories", g, "Not yet over.", len(trajectories)),
         one("heddle_controller_steps_held", g, "Steps that wait here.", held),
         one("heddle_controller_decision_failures_total", c, "Decisions failed.", up.loop.failures),
         one("heddle_controller_spans_dropped_total", c, "Spans not sent.", dropped),
+        one("heddle_controller_pins_failures_total", c, "Pins not written.", unwritten),
     ]
 
 

@@ -35,6 +35,7 @@ from heddle.controller.events import Events
 from heddle.controller.fleet.counters import CounterPoller
 from heddle.controller.fleet.deaths import Deaths
 from heddle.controller.fleet.launcher import Launcher
+from heddle.controller.fleet.links import Links
 from heddle.controller.fleet.local import LocalLauncher
 from heddle.controller.fleet.ray_pool import RayLauncher
 from heddle.controller.fleet.sglang import SglangEngine, open_session
@@ -134,6 +135,7 @@ class Controller:
         self.config = config
         data = config.data_dir
         self.session = open_session()
+        self.links = Links()
         self.journal = Journal(data / "controller.sqlite" if data else None)
         self.registry = Registry(data / "predictors") if data else None
         self.switchboard = Switchboard(self.journal, config.preset)
@@ -142,7 +144,9 @@ class Controller:
         self.spans = self.events = spans
         believed = laws(config.system, config.model)
         self.fleet = Fleet(
-            config.clock, law_of(believed), lambda url: SglangEngine(url, self.session)
+            config.clock,
+            law_of(believed),
+            lambda url: SglangEngine(url, self.session, self.links),
         )
         self.loop = Loop(
             clock=config.clock,
@@ -209,6 +213,7 @@ class Controller:
         self.acquired.close()
         await self.loop.close()
         await self.launcher.stop()
+        self.links.close()
         await self.session.close()
         if self.emitter is not None:
             await asyncio.to_thread(self.emitter.close, 5.0)

@@ -296,6 +296,12 @@ class Health(BaseModel):
     decision_failures: int
     last_failure: str
     spans_dropped: int
+    pins_failures: int = 0
+    """Writes of where trajectories are that the disk did not take."""
+    pins_failure: str = ""
+    """Why a restart now would not know where they are; empty: it would."""
+    pins_skipped: int = 0
+    """Lines that made no sense when this controller started."""
     clock_origin_ns: int
     clock_speed: float
 

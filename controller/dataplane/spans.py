@@ -20,6 +20,10 @@ from heddle.controller.live import LiveMove, LiveTrajectory, Step
 
 TOOL_GAP_NS: Final = 1_000_000
 """A gap shorter than this is the client's own turn-around, not a tool."""
+CLOCK_S: Final = 0.005
+"""How far a timer may come before its time: event loops count in milliseconds."""
+LOOK_S: Final = 0.02
+"""Between two looks for those."""
 ANNOUNCED_S: Final = 0.1
 """Wall seconds after which a step is announced: half of what spans wait for each other anyway. A
 marker costs its sender and the collector as much as the step's own span."""
@@ -51,6 +55,9 @@ class Spans(Protocol):
         at_ns: int,
         attributes: Mapping[str, Any],
     ) -> None: ...
+
+
+_NOBODY: Final = (0.0, None)
 
 
 class Gap(NamedTuple):
@@ -91,18 +98,34 @@ class StepSpans:
         self._spans = spans
         self._speed = clock_speed
         self._ledger = Ledger()
-        self._new: dict[Step, Gap | None] = {}
-        """Steps that nobody was told of yet."""
+        self._new: dict[Step, tuple[float, Gap | None]] = {}
+        """Steps that nobody was told of yet, since when, in the order they came."""
+        self._looks = False
 
     def arrived(self, step: Step, after: Gap | None = None) -> None:
         """It is there, after that gap; announced if it stays."""
-        if not self._new:
-            asyncio.get_running_loop().call_later(ANNOUNCED_S, self._announce)
-        self._new[step] = after
+        now_s = self._look_in(ANNOUNCED_S)
+        self._new[step] = now_s, after
+
+    def _look_in(self, delay_s: float) -> float:
+        """Look once more after so long; returns the event loop's time."""
+        loop = asyncio.get_running_loop()
+        if not self._looks:
+            self._looks = True
+            loop.call_later(delay_s, self._announce)
+        return loop.time()
 
     def _announce(self) -> None:
-        new, self._new = self._new, {}
-        for step, after in new.items():
+        """Tell of those that stayed so long; of one that came later no sooner."""
+        self._looks = False
+        now_s = asyncio.get_running_loop().time()
+        while self._new:
+            step, (since_s, after) = next(iter(self._new.items()))
+            left_s = since_s + ANNOUNCED_S - now_s
+            if left_s > CLOCK_S:
+                self._look_in(max(left_s, LOOK_S))
+                return
+            del self._new[step]
             if after is not None:
                 self._tool(step, after)
             trace, parent = trace_of(step.trajectory)
@@ -117,7 +140,7 @@ class StepSpans:
 
     def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
         """The step's span; `error` names what failed."""
-        after = self._new.pop(step, None)
+        _, after = self._new.pop(step, _NOBODY)
         if after is not None:
             self._tool(step, after)
         trace, parent = trace_of(step.trajectory)

@@ -1,7 +1,8 @@
 """How is an SGLang engine spoken to over HTTP?
 
-One shared aiohttp session with the settings a long generation needs: no total time limit, no
-connection limit (the default 100 queues silently), no decompression, no cookies.
+By the controller's own links where it is plain HTTP, else by one shared aiohttp session with the
+settings a long generation needs: no total time limit, no connection limit (the default 100 queues
+silently), no decompression, no cookies.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ import aiohttp
 import orjson
 
 from heddle.controller.errors import EngineError, EngineLost
-from heddle.controller.fleet.engine import Capabilities, EngineLoad, Priorities, Reply, Warmed
+from heddle.controller.fleet.engine import (
+    Capabilities,
+    EngineLoad,
+    Priorities,
+    Reply,
+    Stream,
+    Warmed,
+)
+from heddle.controller.fleet.links import CONNECT_S, KEEP_ALIVE_S, EngineLinks, Links
 from heddle.controller.sglang_plugin import PROTOCOL
 
-CONNECT_S: Final = 5.0
-KEEP_ALIVE_S: Final = 75.0
 ASK_S: Final = 5.0
 """Time limit of questions that no generation waits behind."""
 PLUGIN_S: Final = 1.0
@@ -67,11 +74,14 @@ class SglangStream:
 
 
 class SglangEngine:
-    """One SGLang server; `session` is shared and not closed here."""
+    """One SGLang server; `session` and `links` are shared and not closed here."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, links: Links | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         self._session = session
+        self._links = links
         self.drafts = False
         """Whether it decodes speculatively: then nothing can be prefilled without a token."""
 
@@ -105,6 +115,8 @@ class SglangEngine:
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """POST, or GET where the body is empty, and the whole answer."""
+        if (link := self._linked()) is not None:
+            return await link.send(path, body, headers)
         try:
             async with self._open(path, body, headers) as response:
                 content_type = response.headers.get("Content-Type", "application/json")
@@ -114,8 +126,10 @@ class SglangEngine:
         except _LOST as error:
             raise self._lost(error) from error
 
-    async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> SglangStream:
+    async def stream(self, path: str, body: bytes, headers: Mapping[str, str]) -> Stream:
         """POST and the answer's head."""
+        if (link := self._linked()) is not None:
+            return await link.stream(path, body, headers)
         try:
             return SglangStream(self.url, await self._open(path, body, headers))
         except _LOST as error:
@@ -217,6 +231,9 @@ class SglangEngine:
             said = reply.body.decode(errors="replace")[:200]
             message = f"the engine at {self.url} did not {verb} its memory: {said}"
             raise EngineError(message)
+
+    def _linked(self) -> EngineLinks | None:
+        return self._links.to(self.url) if self._links is not None else None
 
     def _open(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:
         method = "POST" if body else "GET"
