@@ -67,10 +67,11 @@ def mode(
 
 
 def modes(
-    mean: Floats, variance: Floats, within: Floats, censored: Floats
+    mean: Floats, variance: Floats, within: Floats, censored: Floats, start: Floats | None = None
 ) -> tuple[Floats, Floats]:
-    """The same for many; `censored` has a row for each, filled up with -inf."""
-    sigma, at = np.sqrt(within), mean.copy()
+    """The same for many; `censored` has a row for each, filled up with -inf. Newton's steps begin
+    at `start`, else at the uncensored mean."""
+    sigma, at = np.sqrt(within), (mean if start is None else start).copy()
     curve = 1.0 / variance
     for _ in range(ROUNDS):
         z = (censored - at[:, None]) / sigma[:, None]

@@ -26,6 +26,8 @@ from heddle.models.variance import UNKNOWN, GroupStats, Level, level_of, posteri
 MEAN_PULL = 2.0
 FEW = 8
 """Questions up to which plain Python is faster than numpy."""
+_Key = tuple[str, str | None]
+"""Group and task."""
 
 
 @dataclass(slots=True)
@@ -63,19 +65,24 @@ class _Shared(NamedTuple):
     at: dict[str, int]
 
 
-def _rows(
-    shared: Sequence[_Shared], of: NDArray[np.intp], queries: Sequence[Query], widest: int
+def _grouped(queries: Sequence[Query]) -> tuple[NDArray[np.intp], list[_Key]]:
+    """Which of the groups and tasks that occur each query is about, and these."""
+    places: dict[_Key, int] = {}
+    of = [places.setdefault((query.group, query.task), len(places)) for query in queries]
+    return np.array(of), list(places)
+
+
+def _without_itself(
+    rows: NDArray[np.float64],
+    shared: Sequence[_Shared],
+    of: NDArray[np.intp],
+    queries: Sequence[Query],
 ) -> NDArray[np.float64]:
-    """Each query's cut-off and running siblings without itself, filled up with -inf."""
-    padded = np.full((len(shared), widest), -np.inf)
-    for row, known in enumerate(shared):
-        padded[row, : len(known.censored)] = known.censored
-    rows = padded[of]
-    places = [
-        shared[which].at.get(q.trajectory, -1)
-        for which, q in zip(of.tolist(), queries, strict=True)
-    ]
-    own = np.array(places)
+    """Each query's cut-off and running siblings, itself taken out."""
+    at = [one.at for one in shared]
+    own = np.array(
+        [at[which].get(q.trajectory, -1) for which, q in zip(of.tolist(), queries, strict=True)]
+    )
     itself = np.flatnonzero(own >= 0)
     rows[itself, own[itself]] = -np.inf
     return rows
@@ -158,7 +165,7 @@ class GroupHistory:
 
     def total(self, query: Query) -> Lognormal:
         """The law of the trajectory's total output tokens, before its own survival is used."""
-        return _law(*self._posterior(query, query.trajectory))
+        return _law(*self._posterior(query.group, query.task, query.trajectory))
 
     def predict(self, query: Query) -> Length:
         """Remaining output tokens, given that the trajectory got as far as it did."""
@@ -174,34 +181,38 @@ class GroupHistory:
         if len(queries) <= FEW:
             few = [self.total(query) for query in queries]
             return np.array([law.mu for law in few]), np.array([law.sigma for law in few])
-        places: dict[tuple[str, str | None], int] = {}
-        shared: list[_Shared] = []
-        each: list[int] = []
-        for query in queries:
-            key = query.group, query.task
-            place = places.setdefault(key, len(shared))
-            if place == len(shared):
-                shared.append(self._shared(query))
-            each.append(place)
-        of = np.array(each)
-        mean, variance, within = np.array([known.posterior for known in shared]).T[:, of]
-        if widest := max(len(known.censored) for known in shared):
-            rows = _rows(shared, of, queries, widest)
-            mean, variance = beyond.modes(mean, variance, within, rows)
+        return self._laws(queries, *_grouped(queries))
+
+    def _laws(
+        self, queries: Sequence[Query], of: NDArray[np.intp], keys: Sequence[_Key]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        shared = [self._shared(*key) for key in keys]
+        known = np.array([one.posterior for one in shared]).T
+        mean, variance, within = known[:, of]
+        if widest := max(len(one.censored) for one in shared):
+            padded = np.full((len(shared), widest), -np.inf)
+            for row, one in enumerate(shared):
+                padded[row, : len(one.censored)] = one.censored
+            # A sample's own mode is a step or two from that of its whole group.
+            start = beyond.modes(known[0], known[1], known[2], padded)[0][of]
+            rows = _without_itself(padded[of], shared, of, queries)
+            mean, variance = beyond.modes(mean, variance, within, rows, start)
         return mean, np.sqrt(variance + within)
 
-    def _shared(self, query: Query) -> _Shared:
-        """What all samples of the query's group have in common."""
-        known, censored = self._posterior(query, own="")
-        group = self._groups.get(query.group)
+    def _shared(self, name: str, task: str | None) -> _Shared:
+        """What all samples of that group have in common."""
+        known, censored = self._posterior(name, task, own="")
+        group = self._groups.get(name)
         names = list(group.running) if group else []
         first = len(censored) - len(names)
         return _Shared(known, np.array(censored), {n: first + i for i, n in enumerate(names)})
 
-    def _posterior(self, query: Query, own: str) -> tuple[tuple[float, float, float], list[float]]:
+    def _posterior(
+        self, name: str, task: str | None, own: str
+    ) -> tuple[tuple[float, float, float], list[float]]:
         """Of the group's mean, and what is known of cut-off and running samples but `own`."""
-        group = self._groups.get(query.group)
-        level = self.level(query.task or (group.task if group else None))
+        group = self._groups.get(name)
+        level = self.level(task or (group.task if group else None))
         if group is None:
             return posterior(GroupStats(0, 0.0, 0.0), level), []
         alive = [at for name, at in group.running.items() if name != own]
@@ -229,18 +240,12 @@ class GroupHistory:
         """Expected tool seconds of a whole trajectory; None while nothing is recorded."""
         return self._mean(group, task, 1)
 
-    def finished(self, queries: Sequence[Query]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """`mean_steps` (0 for None) and `samples` of many, group by group."""
-        known: dict[tuple[str, str | None], tuple[float, int]] = {}
-        each: list[tuple[float, int]] = []
-        for query in queries:
-            key = query.group, query.task
-            told = known.get(key)
-            if told is None:
-                told = known[key] = self.mean_steps(*key) or 0.0, self.samples(query.group)
-            each.append(told)
-        steps, samples = np.array(each, dtype=np.float64).T
-        return steps, samples
+    def priors(self, queries: Sequence[Query]) -> NDArray[np.float64]:
+        """(4, queries): mu and sigma of `total`, `mean_steps` (0 for None) and `samples`."""
+        of, keys = _grouped(queries)
+        known = [(self.mean_steps(*key) or 0.0, self.samples(key[0])) for key in keys]
+        laws = self._laws(queries, of, keys) if len(queries) > FEW else self.laws(queries)
+        return np.stack([*laws, *np.array(known, dtype=np.float64)[of].T])
 
     def samples(self, group: str) -> int:
         """Finished samples of that group, recorded and observed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -25,6 +25,8 @@ FAR_Z: Final = 30.0
 LEVELS: Final = (0.1, 0.5, 0.9)
 """Of the quantiles every prediction carries."""
 Z90: Final = NormalDist().inv_cdf(0.9)
+FEW: Final = 4
+"""Laws up to which plain Python is faster than numpy."""
 MAX_LOG: Final = 60.0
 """exp(60) tokens: more is the same to every caller, and exp must not overflow."""
 
@@ -101,6 +103,11 @@ def remaining_many(
     Rows whose survival is far in the tail or negligible take the scalar path.
     """
     out = np.empty((len(mu), 4))
+    if len(mu) <= FEW:
+        laws = map(Lognormal, mu.tolist(), sigma.tolist())
+        for row, (law, so_far) in enumerate(zip(laws, tokens_so_far.tolist(), strict=True)):
+            out[row] = astuple(law.remaining(so_far))
+        return out
     with np.errstate(divide="ignore"):
         z = (np.log(np.maximum(tokens_so_far, 0.0)) - mu) / sigma
     plain = (z - sigma > -FAR_Z) & (z < FAR_Z)
@@ -116,6 +123,9 @@ def remaining_median(
     mu: NDArray[np.float64], sigma: NDArray[np.float64], so_far: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The middle of what remains, as `remaining_many` has it."""
+    if len(mu) <= FEW:
+        told = zip(mu.tolist(), sigma.tolist(), so_far.tolist(), strict=True)
+        return np.array([Lognormal(m, s).quantile(0.5, tokens) for m, s, tokens in told])
     with np.errstate(divide="ignore"):
         z = (np.log(np.maximum(so_far, 0.0)) - mu) / sigma
     if not ((z > -FAR_Z) & (z < FAR_Z)).all():

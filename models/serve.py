@@ -124,10 +124,9 @@ def trust_at(x: Floats) -> NDArray[np.int64]:
 
 def lengths_of(log_q: Floats) -> list[Length]:
     """Lengths from log quantiles; at least one token, since the trajectory still runs."""
-    tokens = np.exp(np.clip(log_q, 0.0, 60.0))
-    means = tokens @ np.array([0.3, 0.4, 0.3])
-    rows = zip(tokens.tolist(), means.tolist(), strict=True)
-    return [Length(p10, p50, p90, mean) for (p10, p50, p90), mean in rows]
+    tokens = np.exp(np.clip(log_q, 0.0, 60.0)).T
+    means = np.array([0.3, 0.4, 0.3]) @ tokens
+    return [*map(Length, *tokens.tolist(), means.tolist())]
 
 
 class Learned:
@@ -171,11 +170,9 @@ class Learned:
         ]
 
     def _priors(self, queries: Sequence[Query]) -> dict[str, Floats]:
-        history = self.history
-        mu, sigma = history.laws(queries)
+        mu, sigma, steps, samples = self.history.priors(queries)
         so_far = np.array([float(query.tokens_so_far) for query in queries])
         logs = np.log(np.maximum(remaining_many(mu, sigma, so_far)[:, :3], 1.0))
-        steps, samples = history.finished(queries)
         return {
             "prior_log_p10": logs[:, 0],
             "prior_log_p50": logs[:, 1],
