@@ -90,6 +90,16 @@ class Step:
         """Seconds it waited here."""
         return max(self.released_ns - self.arrived_ns, 0) / 1e9
 
+    def through_ns(self, ended_ns: int, usage: Usage | None) -> int:
+        """When its engine was through with it: as the engine says, where its clock can be right;
+        else what it worked after the release, or when it ended here."""
+        inside_s = max(ended_ns - self.released_ns, 0) / 1e9
+        took_s = sum(usage.fitted(inside_s)) if usage else 0.0
+        if usage is None or not took_s:
+            return ended_ns
+        said_ns = round((usage.finished_s or 0.0) * 1e9)
+        return min(max(said_ns, self.released_ns + round(took_s * 1e9)), ended_ns)
+
     def ended_ns(self, clock: Clock, late_s: float) -> int:
         """So many wall seconds ago, but not before it was released."""
         now_ns = clock.now_ns()
@@ -280,13 +290,21 @@ class LiveWorker:
     """Chunks of streams that came from it."""
     ended: int = 0
     """Steps that left it, however they went."""
+    through_ns: int = 0
+    """Since when it has worked on nothing, as far as is known; told only of one that drains."""
     wedged: bool = False
     """It answers, and gets on with nothing: it has to prove itself before it is back."""
 
-    def left(self) -> None:
+    def drain(self, because: str, at_ns: int) -> None:
+        """It takes no more steps."""
+        self.draining, self.through_ns = because, at_ns
+
+    def left(self, step: Step, ended_ns: int, usage: Usage | None) -> None:
         """One of its steps is no longer there."""
         self.running -= 1
         self.ended += 1
+        if self.draining:
+            self.through_ns = max(self.through_ns, step.through_ns(ended_ns, usage))
 
     @property
     def takes(self) -> bool:

@@ -155,7 +155,7 @@ class Loop:
     def again(self, step: Step, error: str = "engine_lost") -> None:
         """It did not come to its end and can go on: back in line, for another attempt."""
         trajectory = step.trajectory
-        self._stop_running(step)
+        self._stop_running(step, self.clock.now_ns())
         self.spans.ended(step, Usage(), self.clock.now_ns(), error=error)
         trajectory.errors += 1
         step.leaving = False
@@ -171,7 +171,7 @@ class Loop:
     def served(self, step: Step, usage: Usage, late_s: float = 0.0) -> None:
         """Its last byte left, so many seconds ago: learn from it; the tool interval begins."""
         now_ns, trajectory = step.ended_ns(self.clock, late_s), step.trajectory
-        self._stop_running(step)
+        self._stop_running(step, now_ns, usage)
         self.spans.ended(step, usage, now_ns)
         self.mover.arrived(trajectory, step, usage.cached_tokens)
         self.beliefs.seen_of(trajectory.run).grew(trajectory, usage)
@@ -194,7 +194,7 @@ class Loop:
             step.trajectory.waiting.remove(step)
             if not step.trajectory.waiting:
                 self._decided(step.trajectory)
-        self._stop_running(step)
+        self._stop_running(step, ended_ns, usage)
         self.mover.stopped(step.trajectory)
         self.spans.ended(step, usage or Usage(), ended_ns, error=error)
         step.trajectory.last_end_ns = ended_ns
@@ -370,13 +370,13 @@ class Loop:
         self.journal.unpin(trajectory.run, trajectory.id)
         self._decided(trajectory)
 
-    def _stop_running(self, step: Step) -> None:
+    def _stop_running(self, step: Step, ended_ns: int, usage: Usage | None = None) -> None:
         running = step.trajectory.running
         if step in running:
             running.discard(step)
             step.trajectory.changed()
             if step.granted is not None:
-                step.granted.worker.left()
+                step.granted.worker.left(step, ended_ns, usage)
 
     def _reject(self, step: Step, error: ControllerError) -> None:
         self.drop(step, type(error).__name__)

@@ -169,6 +169,8 @@ class Mover:
     def _ended(self, trajectory: LiveTrajectory, move: LiveMove, target: LiveWorker | None) -> None:
         trajectory.moving = False
         trajectory.changed()
+        if target is not None and target.draining:
+            target.through_ns = max(target.through_ns, move.ended_ns)
         here = target is not None and self._fleet.workers.get(move.target) is target
         if move.error is None and here:
             trajectory.worker = move.target

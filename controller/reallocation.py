@@ -171,6 +171,8 @@ class Reallocator:
             Regrouping(parts, g, [ids[place] for place in g.starts], leaving=plan.drains)
             for g in wave
         ]
+        for change in changes:
+            change.drain()
         # The first layout has its launcher's own deadline alone.
         ready_s = self.ready_s if self.blocks.version else 0.0
         await asyncio.gather(*(change.run(ready_s, self.drain_s) for change in changes))

@@ -60,10 +60,16 @@ class Regrouping:
         self._ended: list[str] = []
         self.problem = ""
 
+    def drain(self) -> None:
+        """Its old engines take no more steps, and nobody is carried there: before any group of the
+        wave looks for room."""
+        for worker in self._old:
+            worker.drain(self._p.story.because, self._p.story.mark(worker.id))
+
     async def run(self, ready_s: float = READY_S, drain_s: float = DRAIN_S) -> bool:
         """The change, or its undoing."""
         try:
-            await self._empty(drain_s)
+            await self._drain.until_empty(self._emptied, drain_s)
             await self._give_up()
             await self._bring(ready_s)
         except (ControllerError, TimeoutError) as error:
@@ -74,14 +80,10 @@ class Regrouping:
             self._p.story.moved += self._drain.moved
         return True
 
-    async def _empty(self, drain_s: float) -> None:
-        for worker in self._old:
-            worker.draining = self._p.story.because
-            self._p.story.mark(worker.id)
-        await self._drain.until_empty(self._emptied, drain_s)
-
     def _emptied(self, worker: LiveWorker) -> None:
-        with self._p.story.phase("drain", worker.id, worker.degree):
+        # Its GPUs stand still since its last step, however late that is seen here.
+        through_ns = worker.through_ns or None
+        with self._p.story.phase("drain", worker.id, worker.degree, until_ns=through_ns):
             pass
 
     async def _give_up(self) -> None:
@@ -132,9 +134,11 @@ class Regrouping:
         p.story.mark(worker_id, free_ns)
         with p.story.phase("wake" if slept else "launch", worker_id, place.degree):
             started = await self._serving(worker_id, place)
+            # Now, and not between its flush and its first step: GPUs would wait for the answer.
+            met = await p.fleet.meet(started.url)
         await self._fit(worker_id, started, place)
         with p.story.phase("rejoin", worker_id, place.degree):
-            await p.leases.rejoin(worker_id, started, free_ns)
+            await p.leases.rejoin(worker_id, started, free_ns, met)
 
     async def _serving(self, worker_id: str, place: Place) -> Started:
         """Who sleeps there, awake; else a new one."""

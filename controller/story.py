@@ -77,8 +77,10 @@ class Story:
         return self._marks.get(worker, self.start_ns)
 
     @contextlib.contextmanager
-    def phase(self, name: str, worker: str, degree: int) -> Generator[None]:
-        """The block is a phase of that worker, also when it fails."""
+    def phase(
+        self, name: str, worker: str, degree: int, *, until_ns: int | None = None
+    ) -> Generator[None]:
+        """The block is a phase of that worker, also when it fails; it ends then, or now."""
         error = ""
         try:
             yield
@@ -87,10 +89,10 @@ class Story:
             raise
         finally:
             since_ns = self.since_ns(worker)
-            until_ns = max(self.mark(worker), since_ns)
+            end_ns = self.mark(worker, until_ns and max(until_ns, since_ns))
             phase = Phase(
-                name=name, worker=worker, degree=degree, start_ns=since_ns, end_ns=until_ns,
-                error=error,
+                name=name, worker=worker, degree=degree, start_ns=since_ns,
+                end_ns=max(end_ns, since_ns), error=error,
             )  # fmt: skip
             self.phases.append(phase)
             self._tell(phase)

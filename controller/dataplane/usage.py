@@ -25,6 +25,8 @@ class Usage:
     queue_s: float | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
+    finished_s: float | None = None
+    """When its last token was there, UTC by the engine's own clock."""
     output_ids: bytes | None = None
     policy_version: str | None = None
     first_chunk_ns: int | None = None
@@ -106,7 +108,7 @@ def _take_times(usage: Usage, meta: Mapping[str, Any]) -> None:
         _float(meta.get("prefill_finished_time")),
     )
     finished = _float(meta.get("request_finished_ts"))
-    usage.queue_s = _float(meta.get("queue_time"))
+    usage.queue_s, usage.finished_s = _float(meta.get("queue_time")), finished
     if entry is not None and prefilled is not None:
         usage.prefill_s = max(prefilled - entry, 0.0)
     if prefilled is not None and finished is not None:
@@ -127,6 +129,7 @@ def _summed(parts: list[Usage]) -> Usage:
         queue_s=max((p.queue_s or 0.0 for p in parts), default=None),
         prefill_s=max((p.prefill_s or 0.0 for p in parts), default=None),
         decode_s=max((p.decode_s or 0.0 for p in parts), default=None),
+        finished_s=max((p.finished_s or 0.0 for p in parts), default=None),
     )
 
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-
 from heddle.controller.core.regroup import Place, nodes_of
 from heddle.controller.errors import LaunchFailed
 from heddle.controller.fleet.launcher import BACK_OFF_S, STEADY_S, Keeping, Kept, Started
-from heddle.controller.fleet.process import EngineProcess, free_port
+from heddle.controller.fleet.process import EngineProcess, begun, free_port, healthy
 from heddle.controller.fleet.template import Template
 
 HEALTH_EVERY_S: Final = 0.05
@@ -64,9 +62,8 @@ class LocalLauncher(Keeping[_Kept]):
         """A process of its own, once it is healthy."""
         port = self._port(worker_id, place)
         started = Started(worker_id=worker_id, url=f"http://{HOST}:{port}", degree=place.degree)
-        return await self._hold(
-            worker_id, _Kept(started, place, self._process(worker_id, place, port))
-        )
+        process = await self._process(worker_id, place, port)
+        return await self._hold(worker_id, _Kept(started, place, process))
 
     def _port(self, worker_id: str, place: Place) -> int:
         if not self._first_port:
@@ -79,14 +76,14 @@ class LocalLauncher(Keeping[_Kept]):
             raise LaunchFailed(message)
         return port
 
-    def _process(self, worker_id: str, place: Place, port: int) -> EngineProcess:
+    async def _process(self, worker_id: str, place: Place, port: int) -> EngineProcess:
         before = sum(self.nodes[: place.node])
         here = Place(0, before + place.first, place.degree)
         command = self._template.filled(worker_id, here, HOST, port)
         environment = self._template.environment(here, gpus=True)
         self._log_dir.mkdir(parents=True, exist_ok=True)
         try:
-            return EngineProcess(command, self._log_dir / f"{worker_id}.log", environment)
+            return await begun(command, self._log_dir / f"{worker_id}.log", environment)
         except OSError as error:
             message = f"cannot start {command[0]!r} for worker {worker_id}: {error}"
             raise LaunchFailed(message) from error
@@ -97,21 +94,19 @@ class LocalLauncher(Keeping[_Kept]):
     async def _begin(self, kept: _Kept) -> Started:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._ready_s
-        timeout = aiohttp.ClientTimeout(total=2.0)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while not await healthy(session, kept.started.url):
-                problem = ""
-                if kept.process.exit_code is not None:
-                    problem = f"exited with {kept.process.exit_code}"
-                elif loop.time() > deadline:
-                    problem = f"was not healthy within {self._ready_s:g} s"
-                if problem:
-                    message = (
-                        f"the engine of worker {kept.started.worker_id} {problem}; "
-                        f"it last said: {kept.process.tail()}"
-                    )
-                    raise LaunchFailed(message)
-                await asyncio.sleep(HEALTH_EVERY_S)
+        while not await asyncio.to_thread(healthy, kept.started.url):
+            problem = ""
+            if kept.process.exit_code is not None:
+                problem = f"exited with {kept.process.exit_code}"
+            elif loop.time() > deadline:
+                problem = f"was not healthy within {self._ready_s:g} s"
+            if problem:
+                message = (
+                    f"the engine of worker {kept.started.worker_id} {problem}; "
+                    f"it last said: {kept.process.tail()}"
+                )
+                raise LaunchFailed(message)
+            await asyncio.sleep(HEALTH_EVERY_S)
         kept.health.state = "serving"
         return kept.started
 
@@ -131,18 +126,10 @@ class LocalLauncher(Keeping[_Kept]):
             kept.health.restarts += 1
             with contextlib.suppress(LaunchFailed):
                 port = int(kept.started.url.rpartition(":")[2])
-                kept.process = self._process(kept.started.worker_id, kept.place, port)
+                kept.process = await self._process(kept.started.worker_id, kept.place, port)
                 started = await self._begin(kept)
                 since_s = loop.time()
                 await self.returned(started)
-
-
-async def healthy(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether an engine answers there that it serves."""
-    with contextlib.suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
-        async with session.get(f"{url}/health") as response:
-            return response.status == 200
-    return False
 
 
 def _is_free(port: int) -> bool:

@@ -13,7 +13,10 @@ import os
 import signal
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +25,11 @@ TAIL_LINES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded before any fork: a dlopen between fork and exec may deadlock.
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+# A child dies with the thread that started it: with this one, which ends with the interpreter.
+_STARTER: Final = ThreadPoolExecutor(1, "heddle-start")
+# Engines are not behind the proxy of the environment.
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+HEALTH_S: Final = 2.0
 
 
 def die_with_parent() -> None:
@@ -35,6 +43,34 @@ def free_port(host: str) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
+
+
+def healthy(url: str) -> bool:
+    """Whether an engine answers at that address that it serves. Called in a thread: on a loop that
+    carries 500 streams a look takes so many turns that it runs into its own timeout."""
+    try:
+        with _DIRECT.open(f"{url}/health", timeout=HEALTH_S) as reply:
+            return reply.status == 200
+    except (OSError, HTTPException):
+        return False
+
+
+async def begun(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> EngineProcess:
+    """The command as a process; the loop does not wait until it runs (100 ms on a busy machine)."""
+    making = _STARTER.submit(EngineProcess, command, log, environment)
+    try:
+        return await asyncio.wrap_future(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_killed)
+        raise
+
+
+def _killed(making: Future[EngineProcess]) -> None:
+    """Nobody waits for it any more; one that was never begun is nothing to kill."""
+    if not making.cancelled() and making.exception() is None:
+        making.result().kill()
 
 
 class EngineProcess:
@@ -68,13 +104,17 @@ class EngineProcess:
             return " | ".join(line.strip() for line in lines[-TAIL_LINES:]) or "it wrote nothing"
         return "its log is gone"
 
+    def kill(self) -> None:
+        """End the whole group at once."""
+        self._signal(signal.SIGKILL)
+
     async def stop(self, within_s: float = STOP_S) -> None:
         """Ask the whole group to end, then make it."""
         self._signal(signal.SIGTERM)
         deadline = asyncio.get_running_loop().time() + within_s
         while self.exit_code is None and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
-        self._signal(signal.SIGKILL)
+        self.kill()
         await asyncio.to_thread(self._process.wait)
 
     def _signal(self, number: int) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from heddle.controller.fleet.process import EngineProcess, free_port
+from heddle.controller.fleet.process import EngineProcess, free_port, healthy
 
 LOOK_S: Final = 0.1
 
@@ -34,11 +32,12 @@ class EngineActor:
         words = [w.replace("{host}", host).replace("{port}", str(port)) for w in self._words]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # Not in a thread: the engine would end with it.
             self._process = EngineProcess(words, self._log, self._environment)
         except OSError as error:
             return "", f"cannot be started as {words[0]!r}: {error}"
         deadline = time.monotonic() + within_s
-        while not await asyncio.to_thread(_healthy, f"http://{host}:{port}/health"):
+        while not await asyncio.to_thread(healthy, f"http://{host}:{port}"):
             if self._process.exit_code is not None:
                 code = self._process.exit_code
                 return "", f"exited with {code}; it last said: {self._process.tail()}"
@@ -69,11 +68,3 @@ class EngineActor:
         """End the engine."""
         if self._process is not None:
             await self._process.stop()
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2.0) as reply:
-            return reply.status == 200
-    except (urllib.error.URLError, OSError):
-        return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency
@@ -23,6 +23,13 @@ WORKS_S: Final = 5.0
 Told = Callable[[LiveWorker], object]
 LawOf = Callable[[int], Latency]
 """Degree -> what the planner believes of such an engine."""
+
+
+class Met(NamedTuple):
+    """An engine, and what it said of itself; None: nothing."""
+
+    engine: Steered
+    said: Capabilities | None
 
 
 class Fleet:
@@ -62,15 +69,26 @@ class Fleet:
         """The layout as it is."""
         return tuple(w.degree for w in self.workers.values())
 
-    async def join(
-        self, worker_id: str | None, url: str, degree: int | None, *, launched: bool = False
-    ) -> LiveWorker:
-        """Take an engine in; what it says of its degree and room wins over the belief."""
+    async def meet(self, url: str) -> Met:
+        """Ask an engine what it is and can; Conflict when no step may go there."""
         engine = self._engine_at(url)
         said = await self._asked(engine)
         if said is not None and said.refused:
             message = f"the engine at {engine.url} is not taken in: {said.refused}"
             raise Conflict(message)
+        return Met(engine, said)
+
+    async def join(
+        self,
+        worker_id: str | None,
+        url: str,
+        degree: int | None,
+        *,
+        launched: bool = False,
+        met: Met | None = None,
+    ) -> LiveWorker:
+        """Take an engine in; what it says of its degree and room wins over the belief."""
+        engine, said = met or await self.meet(url)
         worker_id = worker_id or self._free_id(engine.url)
         generation = self._next_generation(worker_id)
         worker = LiveWorker(

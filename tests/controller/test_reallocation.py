@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -11,6 +12,9 @@ from app_server import TOKEN
 from fleet_launcher import fleet_stack
 
 from heddle.controller.blocks import Blocks
+from heddle.controller.dataplane.usage import Usage
+from heddle.controller.emulator.http import EngineApp
+from heddle.controller.live import Step
 
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -105,6 +109,56 @@ async def test_every_phase_is_a_span_and_the_leases_follow_the_gpus():
     assert max(lease[f"w{i}"]["end_ns"] for i in range(4)) <= lease["w4"]["start_ns"]
     (again,) = known["reallocations"][:1]
     assert [p["name"] for p in again["phases"] if p["worker"] == "w4"] == [n for n, _ in names[8:]]
+
+
+async def test_gpus_stand_still_from_the_last_token_to_the_flush_as_the_engines_tell_it(
+    monkeypatch,
+):
+    asked: list[tuple[str, str]] = []
+    answers = EngineApp.__call__
+
+    async def noting(self, scope, receive, send):
+        asked.append((self.config.worker_id, scope.get("path", "")))
+        await answers(self, scope, receive, send)
+
+    monkeypatch.setattr(EngineApp, "__call__", noting)
+    async with fleet_stack((2,)) as f, aiohttp.ClientSession() as http:
+        await begin(http, f.url)
+        body = {
+            "input_ids": [1, 2],
+            "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True},
+        }
+        last = asyncio.create_task(http.post(f.url + "/generate", json=body))
+        while not any(w.running for w in f.up.fleet.workers.values()):
+            await asyncio.sleep(0.002)
+        change = asyncio.create_task(
+            post(http, f.url, "/fleet/apply", layout=[2], who="x", wait=True, floor=0.0)
+        )
+        async with await last as reply:
+            meta = (await reply.json())["meta_info"]
+        told = await change
+        await step(http, f.url, "t", [1, 2, 3])
+        drains = [p for p in told["phases"] if p["name"] == "drain"]
+    # One of the two was idle all the while; the other from its last token on.
+    began_ns = min(p["end_ns"] for p in drains)
+    assert any(p["start_ns"] == began_ns for p in drains)
+    finished_ns = round(meta["request_finished_ts"] * 1e9)
+    assert max(p["end_ns"] for p in drains) == pytest.approx(max(finished_ns, began_ns), abs=1e6)
+    # Nothing but polls stands between the flush and the first step.
+    of_new = [path for worker, path in asked if worker == "w2" and path != "/v1/loads"]
+    assert of_new[of_new.index("/generate") - 1] == "/flush_cache"
+
+
+@pytest.mark.parametrize(
+    ("finished_s", "through_s"), [(None, 7.0), (8.5, 8.5), (3.0, 7.0), (99.0, 10.0)]
+)
+def test_an_engines_clock_is_believed_where_it_can_be_right(finished_s, through_s):
+    # Released at 5 s, two seconds of work, its answer was here at 10 s.
+    step = SimpleNamespace(released_ns=5 * 10**9)
+    usage = Usage(queue_s=0.5, prefill_s=0.5, decode_s=1.0, finished_s=finished_s)
+    assert Step.through_ns(step, 10 * 10**9, usage) == through_s * 1e9
+    assert Step.through_ns(step, 10 * 10**9, Usage()) == 10 * 10**9
+    assert Step.through_ns(step, 10 * 10**9, None) == 10 * 10**9
 
 
 async def test_engines_that_do_not_come_up_are_undone_and_the_old_layout_serves_again():
