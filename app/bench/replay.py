@@ -158,9 +158,9 @@ def _listed(ratios: dict[str, float]) -> str:
 
 
 def main() -> None:
-    """The nine cells and prefill-heavy of some seeds, as the table of docs/results."""
+    """What `run` plays, of some seeds, as the tables of docs/results."""
     journal, seeds = Path(sys.argv[1]), [int(seed) for seed in sys.argv[2].split(",")]
-    jobs = [*grid(GPUS, seeds), *prefill_heavy(GPUS, seeds)]
+    jobs = [*grid(GPUS, seeds), *prefill_heavy(GPUS, seeds), *perturbations(GPUS, seeds[0])]
     rows = studied(jobs, lambda text: print(text, file=sys.stderr, flush=True), journal)
     print(markdown([document("replay", figures(rows))]))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
-from heddle.app.cli import COMMANDS, EXTRAS, SENTENCES, _is_sentence
+from heddle.app.cli import COMMANDS, EXTRAS, SENTENCES, _is_sentence, build
 from heddle.collector.errors import CollectorUnreachable
 from heddle.controller.core.policies import UnknownPolicy
 
@@ -24,14 +27,27 @@ def heddle(*arguments, cwd=None):
 
 
 def test_every_command_says_what_it_does_and_shows_an_example(capsys):
-    from heddle.app.cli import build
-
     app = build()
     for name in COMMANDS:
         with pytest.raises(SystemExit):
             app([name, "--help"])
         said = capsys.readouterr().out
         assert f"Examples:\n    heddle {name}" in said, name
+
+
+def examples_of(name, capsys):
+    with pytest.raises(SystemExit):
+        build([name])([name, "--help"])
+    told = capsys.readouterr().out.partition("Examples:\n")[2]
+    return [line.strip() for line in told.splitlines() if line.strip().startswith("heddle ")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_of_the_help_is_a_command_line_that_parses(name, capsys):
+    for line in examples_of(name, capsys):
+        words = shlex.split(re.split(r" [|>] ", line)[0])
+        command = get_command(build([name])).commands[words[1]]
+        assert command.make_context(name, words[2:]).params, line
 
 
 def test_the_rooms_own_errors_are_sentences_and_others_are_defects():
