@@ -16,7 +16,7 @@ from typing import Final
 from heddle.controller.core.regroup import Place, nodes_of
 from heddle.controller.errors import LaunchFailed
 from heddle.controller.fleet.launcher import BACK_OFF_S, STEADY_S, Keeping, Kept, Started
-from heddle.controller.fleet.process import EngineProcess, begun, free_port, healthy
+from heddle.controller.fleet.process import EngineProcess, answers, begun, free_port
 from heddle.controller.fleet.template import Template
 
 HEALTH_EVERY_S: Final = 0.05
@@ -94,7 +94,7 @@ class LocalLauncher(Keeping[_Kept]):
     async def _begin(self, kept: _Kept) -> Started:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._ready_s
-        while not await asyncio.to_thread(healthy, kept.started.url):
+        while not await answers(kept.started.url):
             problem = ""
             if kept.process.exit_code is not None:
                 problem = f"exited with {kept.process.exit_code}"

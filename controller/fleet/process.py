@@ -27,6 +27,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # A child dies with the thread that started it: with this one, which ends with the interpreter.
 _STARTER: Final = ThreadPoolExecutor(1, "heddle-start")
+_LOOKERS: Final = ThreadPoolExecutor(64, "heddle-look")
 # Engines are not behind the proxy of the environment.
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 HEALTH_S: Final = 2.0
@@ -45,9 +46,14 @@ def free_port(host: str) -> int:
         return probe.getsockname()[1]
 
 
-def healthy(url: str) -> bool:
-    """Whether an engine answers at that address that it serves. Called in a thread: on a loop that
-    carries 500 streams a look takes so many turns that it runs into its own timeout."""
+async def answers(url: str) -> bool:
+    """Whether an engine answers at that address that it serves. In a thread of its own: on a loop
+    that carries 500 streams a look takes so many turns that it runs into its own timeout, and one
+    that listens before it answers keeps its thread so long."""
+    return await asyncio.get_running_loop().run_in_executor(_LOOKERS, _healthy, url)
+
+
+def _healthy(url: str) -> bool:
     try:
         with _DIRECT.open(f"{url}/health", timeout=HEALTH_S) as reply:
             return reply.status == 200

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from heddle.controller.fleet.process import EngineProcess, free_port, healthy
+from heddle.controller.fleet.process import EngineProcess, answers, free_port
 
 LOOK_S: Final = 0.1
 
@@ -37,7 +37,7 @@ class EngineActor:
         except OSError as error:
             return "", f"cannot be started as {words[0]!r}: {error}"
         deadline = time.monotonic() + within_s
-        while not await asyncio.to_thread(healthy, f"http://{host}:{port}"):
+        while not await answers(f"http://{host}:{port}"):
             if self._process.exit_code is not None:
                 code = self._process.exit_code
                 return "", f"exited with {code}; it last said: {self._process.tail()}"
