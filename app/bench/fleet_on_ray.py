@@ -25,7 +25,7 @@ from heddle.app.settings import Settings, load
 from heddle.app.supervise import Supervisor
 from heddle.controller.client import ControllerClient
 from heddle.controller.fleet.process import free_port
-from heddle.controller.fleet.ray_node import STORE_BYTES, own_token
+from heddle.controller.fleet.ray_node import AGENTS, SMALL, own_token
 from heddle.controller.wire import RolloutBegin
 
 ENGINES: Final = 8
@@ -33,18 +33,6 @@ OF_A_NODE: Final = 2
 LOOK_S: Final = 0.02
 READY_S: Final = 300.0
 BACK_S: Final = 120.0
-TRIES: Final = 3
-SMALL: Final = {
-    "num_cpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True,
-    "object_store_memory": STORE_BYTES,
-}  # fmt: skip
-PORTS: Final = (
-    "metrics_agent_port",
-    "metrics_export_port",
-    "dashboard_agent_listen_port",
-    "runtime_env_agent_port",
-)
-"""Chosen beforehand, as in ray_node.py."""
 
 
 @contextmanager
@@ -112,7 +100,10 @@ def _serving(gpus: int, **more: Any) -> Generator[tuple[ControllerClient, float]
 @contextmanager
 def _cluster(count: int) -> Generator[Any]:
     """So many nodes of a cluster here, the first of them its head."""
-    cluster = _head()
+    own_token()
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster(initialize_head=True, head_node_args=_small())
     try:
         for _ in range(1, count):
             cluster.add_node(**_small())
@@ -121,23 +112,10 @@ def _cluster(count: int) -> Generator[Any]:
         cluster.shutdown()
 
 
-def _head() -> Any:
-    own_token()
-    from ray.cluster_utils import Cluster
-
-    for left in reversed(range(TRIES)):
-        try:
-            return Cluster(initialize_head=True, head_node_args=_small())
-        except Exception:
-            # Ray gives its raylet 30 s, and raises nothing narrower.
-            if not left:
-                raise
-    return None
-
-
 def _small() -> dict[str, Any]:
-    """Settings of a node."""
-    return {"num_gpus": OF_A_NODE, **SMALL, **{name: free_port("") for name in PORTS}}
+    """Settings of a node, its agents' ports chosen beforehand."""
+    ports = {name: free_port("") for name in AGENTS}
+    return {"num_gpus": OF_A_NODE, "num_cpus": 1, **SMALL, **ports}
 
 
 def _node_of(cluster: Any, client: ControllerClient) -> Any:
