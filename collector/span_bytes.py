@@ -33,6 +33,9 @@ _FLAGS: Final = 0x100
 _FIELD_1: Final = b"\x0a"
 _FIELD_2: Final = b"\x12"
 _FIELD_4: Final = b"\x22"
+_TRACE_16: Final = b"\x0a\x10"
+_SPAN_8: Final = b"\x12\x08"
+_PARENT_8: Final = b"\x22\x08"
 _ATTRIBUTE: Final = b"\x4a"
 _INT_VALUE: Final = b"\x18"
 _SMALL: Final = [bytes([n]) for n in range(0x80)]
@@ -68,17 +71,28 @@ def span_bytes(
     trace, span = bytes.fromhex(trace_id), bytes.fromhex(span_id)
     parent = bytes.fromhex(parent_span_id or "")
     # An empty parent is the same as none.
+    if len(trace) == 16 and len(span) == len(parent) == 8:
+        ids = b"".join((_TRACE_16, trace, _SPAN_8, span, _PARENT_8, parent))
+    else:
+        ids = _field(_FIELD_1, trace) + _field(_FIELD_2, span) + _field(_FIELD_4, parent)
     parts = [
-        *(_FIELD_1, _varint(len(trace)), trace),
-        *(_FIELD_2, _varint(len(span)), span),
-        *(_FIELD_4, _varint(len(parent)), parent),
+        ids,
         _names.get(name) or _remember(_names, name, Span(name=name).SerializeToString()),
         _times.pack(_START, start_ns, _END, end_ns),
         _ORDINARY,
     ]
     for key, value in attributes.items():
-        if value is not None:
-            parts.append(_pair(key, value))
+        if value is None:
+            continue
+        # What comes again and again, without a call: 37 attributes a step.
+        kind, known = type(value), None
+        if kind is str:
+            known = _texts.get((key, value))
+        elif kind is int:
+            known = _counts.get((key, value))
+        elif kind is float and (head := _doubles.get(key)) is not None:
+            known = head + _double.pack(value)
+        parts.append(known or _pair(key, value))
     if error:
         failed = Status(code=Status.STATUS_CODE_ERROR, message=error)
         parts += (Span(status=failed).SerializeToString(), _pair("error.type", error))

@@ -258,7 +258,7 @@ def _group(trajectory: LiveTrajectory) -> str:
 
 
 def _length(found: Predicted) -> Length:
-    return Length(p10=found.p10, p50=found.p50, p90=found.p90, mean=found.mean)
+    return Length(found.p10, found.p50, found.p90, found.mean)
 
 
 def query_of(trajectory: LiveTrajectory) -> Query:

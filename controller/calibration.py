@@ -8,7 +8,7 @@ every predictor look wrong. Only ever widens, and never by more than MOST.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from heddle.controller.core.types import Length
@@ -75,8 +75,7 @@ class Calibration:
             return length
         below, above = length.p10 / length.p50, length.p90 / length.p50
         sigma = math.log(max(above, 1.0)) / Z90
-        return replace(
-            length,
+        return length._replace(
             p10=length.p50 * below**self.factor,
             p90=length.p50 * above**self.factor,
             mean=length.mean * math.exp((self.factor**2 - 1.0) * sigma**2 / 2),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, cast
 
+from heddle.collector import ids
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency, Length, Switches, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
@@ -141,6 +142,8 @@ class LiveTrajectory:
     digest: str = field(init=False)
     """Of the key; of fixed width, so that rids made with it are prefix-free: SGLang aborts by
     prefix."""
+    own_trace: tuple[str, str] = field(init=False)
+    """Trace and span of it where no client says others, derived from its name."""
     group: str | None = None
     rollout: str | None = None
     sample: int | None = None
@@ -185,6 +188,8 @@ class LiveTrajectory:
     def __post_init__(self) -> None:
         self.key = f"{self.run}/{self.id}"
         self.digest = blake2b(self.key.encode(), digest_size=8).hexdigest()
+        trace = ids.trace_id(self.run, self.id)
+        self.own_trace = trace, ids.trajectory_span_id(self.run, self.id)
 
     @property
     def state(self) -> Literal["held", "running", "tool"]:

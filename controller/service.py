@@ -30,6 +30,7 @@ from heddle.controller.dataplane.asgi import Message, Receive, Scope, Send
 from heddle.controller.dataplane.direct import ACQUIRE, RELEASE, Direct
 from heddle.controller.dataplane.proxy import Proxy, serves
 from heddle.controller.dataplane.spans import Spans, StepSpans
+from heddle.controller.dataplane.writes import OneWrite
 from heddle.controller.errors import Conflict, ControllerError
 from heddle.controller.events import Events
 from heddle.controller.fleet.counters import CounterPoller
@@ -310,7 +311,7 @@ def server(config: ControllerConfig) -> uvicorn.Server:
             host=config.host,
             port=config.port,
             loop="uvloop",
-            http="httptools",
+            http=OneWrite,
             ws="none",
             # Nothing here asks where a client is, and believing its headers would be a risk.
             proxy_headers=False,

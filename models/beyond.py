@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from math import erfc, exp
 from typing import Final
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from heddle.models.lognormal import mills
+from heddle.models.lognormal import FAR_Z, mills
 
 Floats = NDArray[np.float64]
 ROUNDS: Final = 8
@@ -27,6 +28,8 @@ NO_PULL_Z: Final = -8.5
 """Who is so far below the mean says nothing of it: the hazard is below 1e-16."""
 _SCALE: Final = 4.0
 _SQRT2PI: Final = math.sqrt(2.0 * math.pi)
+_SQRT_2_PI: Final = math.sqrt(2.0 / math.pi)
+_SQRT_HALF: Final = math.sqrt(0.5)
 
 
 def _shrunk_mills(at: Floats) -> Floats:
@@ -52,14 +55,20 @@ def mode(
     """The mode, and the variance around it."""
     sigma, at, curve = math.sqrt(within), mean, 1.0 / variance
     for _ in range(ROUNDS):
-        gradient, curve = (mean - at) / variance, 1.0 / variance
+        pull = bend = 0.0
         for log_tokens in censored:
             z = (log_tokens - at) / sigma
             if z > NO_PULL_Z:
-                hazard = 1.0 / mills(z)
-                gradient += hazard / sigma
-                curve += max(hazard * (hazard - z), 0.0) / within
-        step = gradient / curve
+                # `mills` in line where it is a closed form: the call is half of what it costs.
+                if z < FAR_Z:
+                    hazard = _SQRT_2_PI * exp(-0.5 * z * z) / erfc(z * _SQRT_HALF)
+                else:
+                    hazard = 1.0 / mills(z)
+                pull += hazard
+                if hazard > z:
+                    bend += hazard * (hazard - z)
+        curve = 1.0 / variance + bend / within
+        step = ((mean - at) / variance + pull / sigma) / curve
         at += step
         if abs(step) < STILL * sigma:
             break

@@ -46,8 +46,7 @@ class Latency:
         return self.p0_s + self.p1_s * new_tokens + self.p2_s * area
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Length:
+class Length(NamedTuple):
     """Output tokens still to come, as quantiles and a mean; never a point alone."""
 
     p10: float

@@ -8,7 +8,7 @@ place. What is never released ends after LEASE_S; what nobody waits for any more
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from heddle.controller import wire
@@ -91,7 +91,7 @@ class Acquired:
                 await self._loop.fleet.suspect(step.granted.worker)
         else:
             if asked.final:
-                step.whose = replace(step.whose, final=True)
+                step.whose = step.whose._replace(final=True)
             self._loop.served(step, usage, asked.late_s)
         return wire.Released(known=True)
 

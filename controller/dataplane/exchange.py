@@ -7,7 +7,8 @@ as it came, without what was asked for on its behalf.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -47,6 +48,15 @@ class Exchange:
     """What an engine made of it before it was lost; the next one goes on from there."""
     answered: dict[str, Any] | None = None
     """The message that a whole chat answer holds."""
+    is_batch: bool = field(init=False)
+    """Several requests in one body: a single rid would be wrong."""
+
+    def __post_init__(self) -> None:
+        head = self.body.head
+        sampling = head.get("sampling_params")
+        many = isinstance(sampling, dict) and (sampling.get("n") or 1) != 1
+        nested = isinstance(head.get("text"), list) or isinstance(head.get("input_ids"), list)
+        self.is_batch = nested or many or isinstance(sampling, list)
 
     @property
     def streams(self) -> bool:
@@ -65,15 +75,6 @@ class Exchange:
         """Whether meta_info is asked for on the client's behalf."""
         wanted = self.body.head.get("return_meta_info")
         return self.path == CHAT and not self.streams and not wanted
-
-    @property
-    def is_batch(self) -> bool:
-        """Several requests in one body: a single rid would be wrong."""
-        head = self.body.head
-        nested = isinstance(head.get("text"), list) or isinstance(head.get("input_ids"), list)
-        sampling = head.get("sampling_params")
-        many = isinstance(sampling, Mapping) and (sampling.get("n") or 1) != 1
-        return nested or many or isinstance(sampling, list)
 
     @property
     def messages(self) -> Any:
@@ -116,7 +117,9 @@ class Exchange:
         headers["content-type"] = "application/json"
         headers["traceparent"] = step_traceparent(step)
         # What was said to us alone.
-        head = {k: v for k, v in self.body.head.items() if k != "heddle"}
+        head = self.body.head
+        if "heddle" in head:
+            head = {k: v for k, v in head.items() if k != "heddle"}
         return Body(head, ids).dump(injected), headers
 
     def read(self, content: bytes) -> tuple[Usage, bytes]:
@@ -157,17 +160,17 @@ class Exchange:
 
 def said_of(step: Step, grant: Grant) -> list[tuple[bytes, bytes]]:
     """The headers that tell the client what was decided."""
-    said = {
-        "x-heddle-worker": grant.worker.id,
-        "x-heddle-trajectory-id": step.trajectory.id,
-        "x-heddle-step": str(step.index),
-        "x-heddle-decision": grant.decision,
-        "x-heddle-queue-ms": f"{step.held_s * 1e3:.3f}",
-        "traceparent": step_traceparent(step),
-    }
+    said = [
+        (b"x-heddle-worker", _safe(grant.worker.id)),
+        (b"x-heddle-trajectory-id", _safe(step.trajectory.id)),
+        (b"x-heddle-step", b"%d" % step.index),
+        (b"x-heddle-decision", _safe(grant.decision)),
+        (b"x-heddle-queue-ms", b"%.3f" % (step.held_s * 1e3)),
+        (b"traceparent", step_traceparent(step).encode()),
+    ]
     if step.whose.source in ("lineage", "ambiguous"):
-        said["x-heddle-identity"] = step.whose.source
-    return [(k.encode(), _safe(v)) for k, v in said.items()]
+        said.append((b"x-heddle-identity", step.whose.source.encode()))
+    return said
 
 
 _CONTEXT: Final = frozenset(
@@ -184,6 +187,8 @@ def _message(answer: Any) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
+# The same dozen names come with every request.
+@lru_cache(maxsize=1024)
 def _passes(name: str) -> bool:
     return name not in _KEPT_BACK and not name.startswith("x-heddle-")
 

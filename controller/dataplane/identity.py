@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 DEFAULT_RUN: Final = "default"
@@ -28,8 +27,7 @@ _TRACEPARENT: Final = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0
 MAX_ID: Final = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
+class Whose(NamedTuple):
     """What a request says of itself; `source` names the rule that found the trajectory."""
 
     run: str
@@ -50,14 +48,13 @@ class Whose:
         return self.source in ("anonymous", "ambiguous")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Headers in lower case, the path as it came, the parsed head of the body."""
 
     headers: Mapping[str, str]
     path: str
     body: Mapping[str, Any]
-    api_keys: frozenset[str] = field(default_factory=frozenset[str])
+    api_keys: frozenset[str] = frozenset()
 
 
 def strip_prefix(path: str) -> str:
@@ -103,7 +100,7 @@ class _Told:
 
     def __call__(self, header: str, key: str = "") -> str | None:
         said = self._headers.get(header)
-        if said or not key:
+        if said or not key or not self._parts:
             return said
         for part in self._parts:
             value = part.get(key)

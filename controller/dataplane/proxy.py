@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -112,7 +111,7 @@ class Proxy:
             return whose
         found = self._lineage.find(whose.run, exchange.body.ids, exchange.messages)
         if len(found) != 1:
-            return replace(whose, source="ambiguous") if found else whose
+            return whose._replace(source="ambiguous") if found else whose
         line = found[0]
         latest = self._lineage.latest(line.run, line.trajectory)
         live = self._loop.trajectories.get(f"{line.run}/{line.trajectory}")
@@ -122,14 +121,14 @@ class Proxy:
         # Branches of parallel tools go on from one context and are steps of their own.
         step = max(latest, live.last_step if live else -1) + 1
         group = whose.group or line.group
-        return replace(whose, trajectory=line.trajectory, step=step, source="lineage", group=group)
+        return whose._replace(trajectory=line.trajectory, step=step, source="lineage", group=group)
 
     def _grouped(self, exchange: Exchange, whose: Whose) -> Whose:
         """A trajectory that says no group belongs with those that begin with the same prompt."""
         begun = f"{whose.run}/{whose.trajectory}" in self._loop.trajectories
         if whose.group or begun or whose.source == "lineage" or exchange.is_batch:
             return whose
-        return replace(whose, group=prompt_group(exchange.body.ids, exchange.messages))
+        return whose._replace(group=prompt_group(exchange.body.ids, exchange.messages))
 
     def _follow(self, exchange: Exchange, step: Step, usage: Usage) -> None:
         """Remember the context of a trajectory that does not say who it is."""

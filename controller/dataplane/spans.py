@@ -79,10 +79,7 @@ class Predicted(NamedTuple):
 
 def trace_of(trajectory: LiveTrajectory) -> tuple[str, str]:
     """Trace id and the parent of its steps: what the client sent, or derived from its name."""
-    return trajectory.trace or (
-        ids.trace_id(trajectory.run, trajectory.id),
-        ids.trajectory_span_id(trajectory.run, trajectory.id),
-    )
+    return trajectory.trace or trajectory.own_trace
 
 
 def step_traceparent(step: Step) -> str:

@@ -59,7 +59,7 @@ def of_generate(answer: Any) -> Usage:
     """From the answer of /generate; a batch is summed."""
     if isinstance(answer, list):
         return _summed([of_generate(one) for one in answer])
-    if not isinstance(answer, Mapping):
+    if not isinstance(answer, dict):
         return Usage()
     usage = of_meta(answer.get("meta_info"))
     ids = answer.get("output_ids")
@@ -70,7 +70,7 @@ def of_generate(answer: Any) -> Usage:
 
 def of_meta(meta: Any) -> Usage:
     """From `meta_info`."""
-    if not isinstance(meta, Mapping):
+    if not isinstance(meta, dict):
         return Usage()
     reason = meta.get("finish_reason")
     usage = Usage(
@@ -134,14 +134,18 @@ def _summed(parts: list[Usage]) -> Usage:
 
 
 def _reason(value: Any) -> str | None:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return str(value.get("type")) if value.get("type") else None
     return str(value) if value else None
 
 
 def _int(value: Any) -> int:
+    if type(value) is int:
+        return value
     return int(value) if isinstance(value, int | float) else 0
 
 
 def _float(value: Any) -> float | None:
+    if type(value) is float:
+        return value
     return float(value) if isinstance(value, int | float) else None

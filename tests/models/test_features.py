@@ -103,7 +103,7 @@ def test_the_answer_is_no_feature_and_every_feature_is_documented():
     assert not {"n_steps", "truncated", "outcome", "reward", "total_tokens"} & set(names)
     assert len(set(names)) == len(names)
     assert documented().count("\n| ") == len(FEATURES)
-    assert set(COLUMNS) <= set(Query.__dataclass_fields__)
+    assert set(COLUMNS) <= set(Query._fields)
 
 
 @pytest.mark.parametrize("name", [None, ""])
