@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
 import streamlit as st
 
 from heddle.collector.errors import CollectorError, CollectorUnreachable
-from heddle.dashboards import cards, client, facts, nav, presence, scope
+from heddle.dashboards import below, cards, client, facts, nav, presence, scope
 
 ZONES: Final = (
     "UTC",
@@ -31,7 +32,7 @@ ZONES: Final = (
 _SPACE: Final = (
     ".stMainBlockContainer{padding:2.6rem 2.6rem 3rem}"
     "[data-testid=stMetricValue]{font-size:1.45rem;line-height:1.3}"
-    ".st-key-presence{display:none}"
+    ".st-key-presence,[class*=st-key-below_]{display:none}"
     "[data-testid=stMetricValue],[data-testid=stMetricValue] *"
     "{white-space:normal;overflow:visible;text-overflow:clip}"
 )
@@ -72,6 +73,7 @@ class Scope:
 def opened(title: str) -> None:
     """What stands on top of every page; turns to another page first if a click asked for it."""
     nav.follow()
+    below.opened(title)
     st.html(f"<style>{_SPACE}</style>")
     st.title(title, anchor=False)
     cards.pulse()
@@ -80,15 +82,46 @@ def opened(title: str) -> None:
 def framed(title: str, body: Callable[[Scope], None]) -> None:
     """Title, heartbeat, selection, then the page; or the one empty state that applies."""
     opened(title)
-    try:
+
+    def whole() -> None:
         chosen = _choose()
         if chosen is not None:
             cards.fleet_time(chosen.rollouts["clock_speed"])
             body(chosen)
+
+    _guarded(whole)
+
+
+def _guarded(what: Callable[[], None]) -> None:
+    try:
+        what()
     except CollectorUnreachable:
         cards.unreachable("collector", client.places().collector, client.START_COLLECTOR)
     except CollectorError as refused:
         st.error(cards.plain(refused))
+
+
+def later(key: str, *parts: Callable[[], None]) -> None:
+    """*parts*, below each other, once the browser shows what stands above them."""
+
+    def all_of_them() -> None:
+        for part in parts:
+            part()
+
+    below.draw(key, partial(_alone, all_of_them))
+
+
+def apart(part: Callable[..., None], *given: Any) -> None:
+    """*part* as a fragment of its own: a choice made in it draws nothing else anew."""
+    st.fragment(_alone)(partial(part, *given))
+
+
+def _alone(what: Callable[[], None]) -> None:
+    """In a fragment: it may run long after its page did."""
+    # A click turns to another page: one that came out of a fragment is followed from there.
+    if nav.asked():
+        st.rerun(scope="app")
+    _guarded(what)
 
 
 def quietly() -> Scope | None:

@@ -16,12 +16,28 @@ FLAGS: Final = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
-USEFUL: Final = '[data-testid="stMetric"], .js-plotly-plot, [data-testid="stDataFrame"]'
+NUMBER: Final = '[data-testid="stMetricValue"]'
+FIGURE: Final = ".js-plotly-plot .main-svg"
+TABLE: Final = '[data-testid="stDataFrame"]'
 FORM: Final = '[data-testid="stMain"] [data-testid="stSelectbox"]'
 """What Policies and Predictor are for is to be filled in."""
-FORMS: Final = ("policies", "predictor")
+USEFUL: Final = {
+    "compare": (FIGURE,),
+    "predictor": (FORM,),
+    "policies": (FORM,),
+    "fleet": (f"{NUMBER}, {TABLE}",),
+    "ask": (TABLE,),
+}
+"""What a page must show to be of use; the others a number and a figure."""
 RUNNING: Final = '[data-testid="stApp"][data-test-script-state="running"]'
 STILL: Final = '[data-testid="stApp"][data-test-script-state="notRunning"]'
+SHOWN: Final = """selectors => selectors.every(one =>
+  [...document.querySelectorAll(one)].some(found => found.getClientRects().length > 0))"""
+DRAWN: Final = """() => document.querySelector('[data-testid="stSkeleton"]') === null &&
+  [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(
+    one => one.querySelector('.main-svg') !== null)"""
+WHOLE: Final = """() => document.querySelector('[class*="st-key-below_"]') === null"""
+"""Nothing waits any more for the first screen to be shown."""
 MARKS: Final = """() => Math.max(0, ...[...document.querySelectorAll('.js-plotly-plot')].map(
   figure => (figure.data || []).reduce((sum, trace) => sum + ((trace.x || []).length), 0)))"""
 PATIENCE_MS: Final = 120_000
@@ -43,27 +59,33 @@ class Tab:
     """One browser with one page in front."""
 
     def __init__(self, browser: Any, url: str) -> None:
-        # One profile: only the first page finds the browser without Streamlit's scripts.
-        self._context = browser.new_context(viewport={"width": 1280, "height": 1200})
+        self._browser = browser
         self._url = url
         self._page: Any = None
 
     def opened(self, address: str) -> Opened:
-        """A new page, as somebody with a link opens it."""
+        """A new page in a profile that was never here, as somebody with a link opens it."""
         if self._page is not None:
-            self._page.close()
-        self._page = page = self._context.new_page()
+            self._page.context.close()
+        size = {"width": 1280, "height": 1200}
+        self._page = page = self._browser.new_context(viewport=size).new_page()
         received = [0]
         page.on("websocket", lambda socket: socket.on("framereceived", _counting(received)))
+        useful = USEFUL.get(address.partition("?")[0], (NUMBER, FIGURE))
         began = time.perf_counter()
         page.goto(f"{self._url}/{address}", timeout=PATIENCE_MS)
-        useful = FORM if address.partition("?")[0] in FORMS else USEFUL
-        page.wait_for_selector(useful, timeout=PATIENCE_MS)
+        page.wait_for_function(SHOWN, arg=list(useful), timeout=PATIENCE_MS)
         paint_s = time.perf_counter() - began
-        page.wait_for_selector(STILL, timeout=PATIENCE_MS)
+        self._stands()
+        page.wait_for_function(WHOLE, timeout=PATIENCE_MS)
+        self._stands()
         settled_s = time.perf_counter() - began
         page.wait_for_timeout(500)
         return Opened(paint_s, settled_s, received[0], int(page.evaluate(MARKS)))
+
+    def _stands(self) -> None:
+        self._page.wait_for_selector(STILL, timeout=PATIENCE_MS)
+        self._page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
 
     def segment(self, word: str) -> float:
         """Click one of a row of choices; seconds until the page stands."""
@@ -88,7 +110,7 @@ class Tab:
         clicked_s = time.perf_counter() - began
         with suppress(self._timeout):
             page.wait_for_selector(RUNNING, timeout=BEGIN_MS)
-            page.wait_for_selector(STILL, timeout=PATIENCE_MS)
+            self._stands()
             return time.perf_counter() - began
         return clicked_s
 

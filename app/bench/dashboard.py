@@ -2,11 +2,12 @@
 
 A real chromium drives a real dashboard on a collector whose data is made by SQL (query_data.py): a
 run of 100 rollouts of 1,000 trajectories, the last one running and still sent to, and one
-trajectory of 50,000 spans. First paint is when numbers, a figure or a table stand, in a browser
-that has been here before (`cold_paint_s`: one that has not loads Streamlit's scripts first); an
-interaction ends when the script has run. Payload is what the page's socket received. The tabs are
-sessions of Streamlit's own without a browser that draws them (sessions.py): the services cannot
-tell, and twenty chromium tabs on two cores measure chromium.
+trajectory of 50,000 spans. First paint is when a number and a figure stand (browse.USEFUL: what
+else a page is for), in a profile that was never here and loads Streamlit's scripts too; whole is a
+page when what waits below its first screen stands as well. An interaction ends when the script has
+run and each figure is drawn. Payload is what the page's socket received. The tabs are sessions of
+Streamlit's own without a browser that draws them (sessions.py): the services cannot tell, and
+twenty chromium tabs on two cores measure chromium.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _pages(
     """First paint, payload and marks of each page; then what clicks take."""
     chosen = {"run": whose[0], "rollout": whose[1]}
     cold = tab.opened(f"?{urlencode(chosen)}")
-    say(f"an empty browser and a collector that knew nothing: {cold.paint_s:.2f} s")
+    say(f"pages and a collector that knew nothing: {cold.paint_s:.2f} s")
     seen = _Opened()
     for page in PAGES:
         _look(tab, stack, page, {"sql": SQL} if page == "ask" else chosen, seen)
@@ -92,7 +93,7 @@ def _pages(
         "first_paint_s": _worst(seen.paint_s, "s", 3, note),
         "first_paint_median_s": Figure(median(seen.paint_s.values()), "s", 3, "lower", note),
         "cold_paint_s": Figure(
-            cold.paint_s, "s", 10, "lower", "empty browser, collector just started; no target"
+            cold.paint_s, "s", 10, "lower", "collector and pages just started; no target"
         ),
         "whole_page_s": _worst(seen.settled_s, "s", 10, "no issue target"),
         "page_cpu_s": _worst(seen.cpu_s, "s", 3, "pages and collector; no issue target"),

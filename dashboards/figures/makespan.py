@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import plotly.graph_objects as go
 
 from heddle.dashboards import theme
 from heddle.dashboards.figures import base
+
+WORDS: Final = 0.2
+"""Of the longest makespan: what the words at a bar's end take of a narrow page, and a diamond."""
+BEFORE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,13 @@ class Bar:
 def comparison(bars: Sequence[Bar], mode: theme.Mode) -> go.Figure:
     """Bars in the order given, each against the first; a diamond where the plan said."""
     figure = base.blank(mode, height=84 + 40 * max(len(bars), 1), x="makespan (s)")
+    longest = max((max(bar.makespan_s, bar.predicted_s or 0) for bar in bars), default=1)
     figure.add_trace(_made(bars, mode))
+    figure.add_trace(_ends(bars, longest))
     foreseen = [bar for bar in bars if bar.predicted_s is not None]
     if foreseen:
         figure.add_trace(_foreseen(foreseen, mode))
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    longest = max((max(bar.makespan_s, bar.predicted_s or 0) for bar in bars), default=1)
     figure.update_xaxes(range=[0, longest * 1.22])
     figure.update_layout(showlegend=bool(foreseen))
     return figure
@@ -45,11 +51,30 @@ def _made(bars: Sequence[Bar], mode: theme.Mode) -> go.Bar:
             "color": theme.series(0, mode),
             "opacity": [0.5 if b.running else 0.95 for b in bars],
         },
-        text=[_said(bar, bars[0]) for bar in bars],
-        textposition="outside",
-        cliponaxis=False,
-        hovertemplate="%{text}<extra>%{y}</extra>",
+        customdata=[_said(bar, bars[0]) for bar in bars],
+        hovertemplate="%{customdata}<extra>%{y}</extra>",
     )
+
+
+def _ends(bars: Sequence[Bar], longest_s: float) -> go.Scatter:
+    """What each took, right of its bar, and of its diamond where that would stand in the words."""
+    return go.Scatter(
+        x=[_right_of(bar, longest_s) for bar in bars],
+        y=[base.short(bar.label, 40) for bar in bars],
+        mode="text",
+        text=[f"   {_said(bar, bars[0])}" for bar in bars],
+        textposition="middle right",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _right_of(bar: Bar, longest_s: float) -> float:
+    before_s, behind_s = BEFORE * longest_s, WORDS * longest_s
+    at_s = bar.predicted_s
+    is_among = at_s is not None and -before_s <= at_s - bar.makespan_s <= behind_s
+    return max(bar.makespan_s, at_s) if is_among and at_s is not None else bar.makespan_s
 
 
 def _said(bar: Bar, first: Bar) -> str:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import plotly.graph_objects as go
 import polars as pl
@@ -19,12 +19,19 @@ TOOLS: Final = "tools"
 GAPS: Final = "gaps"
 GAP_NS: Final = 500_000_000
 """Shorter ones are the agent's own thinking between a tool's end and the next step."""
+PHASES: Final = ("held", "queue", "prefill", "decode")
+STEP: Final = ("step_index", "worker_id", "start_ns", "end_ns", *(f"{one}_ns" for one in PHASES))
+TOOL: Final = ("tool_name", "error_type", "start_ns", "end_ns")
+MOVE: Final = ("move_source", "move_target", "start_ns", "end_ns")
+ORDER: Final = ("start_ns", "lane", "end_ns")
 ERROR: Final = "#c62828"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One coloured stretch of a trajectory's life; `lane` is a worker's id or `tools`."""
+class Piece(NamedTuple):
+    """One coloured stretch of a trajectory's life; `lane` is a worker's id or `tools`.
+
+    A tuple, since 50,000 spans are 100,000 of them (0.6 s as a frozen dataclass).
+    """
 
     phase: str
     lane: str
@@ -37,10 +44,15 @@ def pieces(
     steps: pl.DataFrame, tools: pl.DataFrame, moves: pl.DataFrame, *, now_ns: int
 ) -> list[Piece]:
     """By start, then lane; what has not ended yet runs to `now_ns` as one `running` piece."""
-    found = [piece for row in steps.iter_rows(named=True) for piece in _step(row, now_ns)]
-    found += [_tool(row, now_ns) for row in tools.iter_rows(named=True)]
-    found += [_move(row, now_ns) for row in moves.iter_rows(named=True)]
-    return sorted(found, key=lambda piece: (piece.start_ns, piece.lane, piece.end_ns))
+    found = [piece for row in _rows(steps, STEP) for piece in _step(row, now_ns)]
+    found += [_tool(row, now_ns) for row in _rows(tools, TOOL)]
+    found += [_move(row, now_ns) for row in _rows(moves, MOVE)]
+    return sorted(found, key=itemgetter(*(Piece._fields.index(one) for one in ORDER)))
+
+
+def _rows(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Without the columns that nobody reads here: of 40, they took half of the time."""
+    return frame.select(columns).iter_rows(named=True)
 
 
 def _step(row: dict[str, Any], now_ns: int) -> Iterator[Piece]:
@@ -49,7 +61,7 @@ def _step(row: dict[str, Any], now_ns: int) -> Iterator[Piece]:
     if end is None:
         yield Piece("running", lane, at, max(now_ns, at), said)
         return
-    for phase in ("held", "queue", "prefill", "decode"):
+    for phase in PHASES:
         length = row[f"{phase}_ns"] or 0
         if length > 0:
             yield Piece(phase, lane, at, at + length, said)

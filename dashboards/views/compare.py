@@ -5,6 +5,7 @@ Group by group where they share prompts; policies on one rollout's trajectories 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -63,11 +64,12 @@ def _rollouts(chosen: shell.Scope) -> None:
     pair = chosen.rollout, other
     _headline(*pair)
     _makespans(*pair)
-    _partition(*pair)
-    frames = [client.ask("trajectories", **_whose(row)) for row in pair]
-    _tails(pair, frames)
-    _groups(pair, frames)
-    _every(chosen)
+    shell.later(
+        "compare",
+        partial(_partition, *pair),
+        partial(_distributions, pair),
+        partial(_every, chosen),
+    )
 
 
 def _whose(row: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +161,12 @@ def difference(mine: dict[str, int], theirs: dict[str, int]) -> pl.DataFrame:
     rows.sort(key=lambda row: -abs(float(row["more"])))
     schema = {"state": pl.String, "this": pl.Float64, "other": pl.Float64, "more": pl.Float64}
     return pl.DataFrame(rows, schema=schema)
+
+
+def _distributions(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    frames = [client.ask("trajectories", **_whose(row)) for row in pair]
+    _tails(pair, frames)
+    _groups(pair, frames)
 
 
 def _tails(pair: tuple[dict[str, Any], dict[str, Any]], frames: list[pl.DataFrame]) -> None:

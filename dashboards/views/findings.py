@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import polars as pl
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from heddle.collector.errors import CollectorError
 from heddle.dashboards import cards, evidence, nav, shell, theme
@@ -24,19 +23,23 @@ BLAME: Final[dict[str, Any]] = {
 }
 
 
-def panel(chosen: shell.Scope, told: DeltaGenerator, listed: DeltaGenerator) -> None:
-    """Findings with their knobs in `told`, who most idle time is blamed on in `listed`."""
+def panel(chosen: shell.Scope) -> None:
+    """Findings with their knobs; a page stands without them where they are refused."""
     try:
-        with told:
-            sentences(chosen.ask("findings"))
-        blamed = chosen.ask("blame", by="trajectory")
+        sentences(chosen.ask("findings"))
     except CollectorError as refused:
-        told.caption(f"No findings: {cards.plain(refused)}")
+        st.caption(f"No findings: {cards.plain(refused)}")
+
+
+def blamed(chosen: shell.Scope) -> None:
+    """The trajectories that most idle time is blamed on."""
+    try:
+        found = chosen.ask("blame", by="trajectory")
+    except CollectorError:
         return
-    if not blamed.is_empty():
-        with listed:
-            st.subheader("Whom idle GPUs waited for", anchor=False)
-            blame(blamed, "overview_blame", opens=True)
+    if not found.is_empty():
+        st.subheader("Whom idle GPUs waited for", anchor=False)
+        blame(found, "overview_blame", opens=True)
 
 
 def sentences(found: pl.DataFrame) -> None:

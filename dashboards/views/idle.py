@@ -6,6 +6,7 @@ and starving that a placement could have filled beside starving that nothing cou
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -49,11 +50,14 @@ def page() -> None:
 
 def _body(chosen: shell.Scope) -> None:
     _worth(chosen)
-    _partition(chosen)
-    _blame(chosen)
-    _path(chosen)
-    _counters(chosen)
-    findings.sentences(chosen.ask("findings"))
+    shell.apart(_partition, chosen)
+    shell.later(
+        "idle",
+        partial(shell.apart, _blame, chosen),
+        partial(_path, chosen),
+        partial(_counters, chosen),
+        partial(findings.panel, chosen),
+    )
 
 
 def _worth(chosen: shell.Scope) -> None:

@@ -7,6 +7,7 @@ and the last to finish. Refreshes by itself while the chosen rollout runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -45,24 +46,31 @@ def _body(chosen: shell.Scope) -> None:
 
 
 def _panels(chosen: shell.Scope) -> None:
-    """Light questions first: what is answered already is on the screen while the rest is asked."""
+    """The first screen, then the rest."""
     if nav.asked() or _has_ended(chosen):
         st.rerun(scope="app")
-    headline, top, found, pieces, listed, blamed = (st.container() for _ in range(6))
     states, window = _states(chosen, chosen.rollout), _window(chosen)
-    said, rest = _headline(chosen, states, window), headline.empty()
+    said, rest = _headline(chosen, states, window), st.empty()
     rest.markdown(said)
-    with top:
-        cards.numbers(_numbers(chosen, states, window))
-        _rollouts(chosen)
+    cards.numbers(_numbers(chosen, states, window))
+    shell.apart(_rollouts, chosen)
     last = facts.stragglers(chosen.ask("trajectories"), window["end_ns"])
     if states:
         rest.markdown(said + _blame(last))
+    shell.later("overview", partial(_rest, chosen, window, last))
+
+
+def _rest(chosen: shell.Scope, window: Mapping[str, Any], last: pl.DataFrame) -> None:
+    """Light questions first: findings and blame need the rollout's whole account."""
+    found, pieces, listed, blamed = (st.container() for _ in range(4))
     with listed:
         _stragglers(last)
     with pieces:
         _strip(chosen, window)
-    findings.panel(chosen, found, blamed)
+    with found:
+        findings.panel(chosen)
+    with blamed:
+        findings.blamed(chosen)
 
 
 def _has_ended(chosen: shell.Scope) -> bool:

@@ -58,11 +58,15 @@ def _body(chosen: shell.Scope) -> None:
         return
     _numbers(mine, measure)
     _distributions(chosen, mine, measure)
-    _longest(mine, measure)
-    _spread(mine, measure)
-    tail_causes.panels(chosen, mine, measure)
     whose = {"run": chosen.run, "rollout": chosen.rollout_id}
-    exporting.popover(whose | {name: scope.get(name) for name in SLICES}, "tail")
+    whose |= {name: scope.get(name) for name in SLICES}
+    shell.later(
+        "tail",
+        partial(_longest, mine, measure),
+        partial(_spread, mine, measure),
+        partial(tail_causes.panels, chosen, mine, measure),
+        partial(exporting.popover, whose, "tail"),
+    )
 
 
 def _slice(frame: pl.DataFrame) -> pl.DataFrame:

@@ -40,7 +40,7 @@ def panels(chosen: shell.Scope, frame: pl.DataFrame, measure: str) -> None:
         with right:
             _predicted(frame)
         _parts(chosen, frame)
-        _slices(chosen, measure)
+        shell.apart(_slices, chosen, measure)
         _drift(chosen, measure)
     except CollectorError as refused:
         st.caption(cards.plain(refused))

@@ -7,6 +7,7 @@ spans as they were sent. A running one is drawn up to the collector's latest wor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -112,11 +113,15 @@ def _panels(chosen: shell.Scope, trajectory: str, frame: pl.DataFrame) -> None:
     cards.numbers(_numbers(report) + detail.cost(chosen, trajectory))
     st.subheader("Moment by moment", anchor=False)
     detail.drawn(report, chosen.zone)
-    detail.figures(report)
-    st.fragment(_tables)(chosen, report)
-    detail.neighbours(frame, report)
-    _exports(report)
-    exporting.popover({"run": chosen.run, "trajectory": trajectory}, "trajectory")
+    whose = {"run": chosen.run, "trajectory": trajectory}
+    shell.later(
+        "trajectory",
+        partial(detail.figures, report),
+        partial(shell.apart, _tables, chosen, report),
+        partial(detail.neighbours, frame, report),
+        partial(_exports, report),
+        partial(exporting.popover, whose, "trajectory"),
+    )
 
 
 def _tables(chosen: shell.Scope, report: Report) -> None:

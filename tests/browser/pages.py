@@ -77,10 +77,13 @@ def chromium() -> Generator[Browser]:
 
 
 def settle(page: Page, timeout_ms: float = 120_000) -> None:
-    """Until Streamlit has stopped running the script and every placeholder is filled."""
-    page.wait_for_selector(
-        '[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=timeout_ms
+    """Until nothing waits for the first screen, no script runs and every placeholder is filled."""
+    still = '[data-testid="stApp"][data-test-script-state="notRunning"]'
+    page.wait_for_selector(still, timeout=timeout_ms)
+    page.wait_for_function(
+        "document.querySelector('[class*=\"st-key-below_\"]') === null", timeout=timeout_ms
     )
+    page.wait_for_selector(still, timeout=timeout_ms)
     page.wait_for_function(
         "document.querySelectorAll('[data-testid=\"stSkeleton\"]').length === 0", timeout=timeout_ms
     )

@@ -120,8 +120,28 @@ def test_groups_are_ordered_by_their_longest_sample() -> None:
 def test_speed_ups_are_said_against_the_first_rollout() -> None:
     bars = [makespan.Bar("verl", 300.0), makespan.Bar("heddle", 150.0, 140.0)]
     figure = makespan.comparison(bars, "light")
-    assert list(_data(figure)[0].text) == ["300 s", "150 s  (2.00x)"]
-    assert list(_data(figure)[1].x) == [140.0]
+    _bars, words, planned = _data(figure)
+    assert [one.strip() for one in words.text] == ["300 s", "150 s  (2.00x)"]
+    assert list(planned.x) == [140.0]
+
+
+@pytest.mark.parametrize(
+    ("made_s", "planned_s", "words_at_s"),
+    [
+        (100.0, None, 100.0),
+        (100.0, 110.0, 110.0),
+        (100.0, 130.0, 130.0),
+        (100.0, 99.0, 100.0),
+        (100.0, 50.0, 100.0),
+        (100.0, 190.0, 100.0),
+    ],
+)
+def test_no_diamond_stands_in_the_words_at_a_bars_end(
+    made_s: float, planned_s: float | None, words_at_s: float
+) -> None:
+    bars = [makespan.Bar("verl", 200.0), makespan.Bar("heddle", made_s, planned_s)]
+    words = _data(makespan.comparison(bars, "light"))[1]
+    assert list(words.x) == [200.0, words_at_s]
 
 
 def test_each_makespan_is_said_against_the_chosen_rollouts() -> None:
