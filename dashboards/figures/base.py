@@ -17,6 +17,8 @@ from heddle.dashboards.theme import INK, Meaning, Mode, count
 MARKS: Final = 2_000
 TOP: Final = 0.01
 """The share of the highest values that thinning never drops."""
+NAMES: Final = 12
+"""Names along a level axis at most: fifty rollouts' stood in each other."""
 FONT: Final = "Source Sans, Source Sans Pro, system-ui, sans-serif"
 
 

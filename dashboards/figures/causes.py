@@ -119,5 +119,5 @@ def drift(found: pl.DataFrame, mode: theme.Mode, *, unit: str) -> go.Figure:
     values = [v for name in ("p50", "p99", "max") for v in rows[name].drop_nulls() if v > 0]
     if values:
         figure.update_yaxes(base.log_ticks(min(values), max(values)))
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", nticks=base.NAMES)
     return figure

@@ -72,7 +72,7 @@ def coverage(rows: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     low, high = 100 * (COVERED - SLACK), 100 * (COVERED + SLACK)
     figure.add_hrect(y0=low, y1=high, line_width=0, fillcolor=theme.INK[mode].grid, layer="below")
     figure.update_yaxes(range=[0, 104])
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", nticks=base.NAMES)
     figure.update_layout(showlegend=True)
     return figure
 

@@ -110,7 +110,13 @@ def marked(figure: go.Figure, errors: Sequence[tuple[int, str]], start_ns: int) 
             x=[(at_ns - start_ns) / 1e9 for at_ns, _ in shown],
             y=[lanes[0] if lanes else ""] * len(shown),
             mode="markers",
-            marker={"symbol": "x", "size": 9, "color": ERROR},
+            # The rim keeps it apart from the bar below, whose colour it may share.
+            marker={
+                "symbol": "x",
+                "size": 11,
+                "color": ERROR,
+                "line": {"width": 1.5, "color": "#ffffff"},
+            },
             customdata=[base.short(said, 80) for _, said in shown],
             hovertemplate="%{customdata}<br>at %{x:.2f} s<extra></extra>",
         )
