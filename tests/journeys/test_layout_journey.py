@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import streamlit as st
 from controller_processes import SPEED, processes, until
+from streamlit.testing.v1 import AppTest
 
 from heddle.app.driver import drive
 from heddle.collector.client import CollectorClient
@@ -14,6 +16,7 @@ from heddle.collector.tracing import Emitter
 from heddle.controller import wire
 from heddle.controller.clock import Clock
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec
+from heddle.dashboards import facts
 
 pytestmark = pytest.mark.ray
 
@@ -59,7 +62,7 @@ def play(p, client, run, rollout, longest):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
 def test_a_ray_fleet_changes_its_layout_by_itself_and_the_third_rollout_ends_sooner(
-    tmp_path, cluster
+    tmp_path, cluster, monkeypatch
 ):
     ray, _ = cluster
     with processes(tmp_path) as p:
@@ -76,12 +79,16 @@ def test_a_ray_fleet_changes_its_layout_by_itself_and_the_third_rollout_ends_soo
             for n, tokens in enumerate((SHORT, LONG, LONGER))
         ]
         fleet = client.fleet()
+        layouts = [begun.layout for begun, _ in changing]
+        assert frozen.layout == layouts[0] == [1] * GPUS
+        assert max(layouts[2]) > 1, [begun.because for begun, _ in changing]
         with CollectorClient(p.at("queries")) as store:
             told = until(lambda: _story(store))
             account = store.query("partition", run="changing", rollout="changing-2")
-    layouts = [begun.layout for begun, _ in changing]
-    assert frozen.layout == layouts[0] == [1] * GPUS
-    assert max(layouts[2]) > 1
+        monkeypatch.setenv("HEDDLE_COLLECTOR", p.at("queries"))
+        monkeypatch.setenv("HEDDLE_CONTROLLER", p.at("controller"))
+        page = AppTest.from_function(_page, default_timeout=60).run()
+        st.cache_resource.clear()
     assert changing[2][0].reallocated
     assert "after a change that costs" in changing[2][0].because
     # The same trajectories, and with the change inside its window.
@@ -90,11 +97,26 @@ def test_a_ray_fleet_changes_its_layout_by_itself_and_the_third_rollout_ends_soo
     (story,) = [s for s in fleet.reallocations if s.wanted == layouts[2]]
     assert (story.state, story.before, story.after) == ("done", [1] * GPUS, layouts[2])
     assert story.gain_s > 1.25 * story.expected_s
+    (shown,) = [t.value for t in page.dataframe if "longest" in t.value.columns]
+    (row,) = shown[shown["gain_s"] == story.gain_s].to_dict("records")
+    assert not page.exception
+    assert (row["state"], row["before"]) == ("done", f"{GPUS} x TP1")
+    assert row["after"] == facts.layout(",".join(map(str, layouts[2])))
+    assert row["expected_s"] == pytest.approx(story.expected_s)
+    assert row["took_s"] == pytest.approx((story.end_ns - story.start_ns) / 1e9)
+    assert all(phase in row["longest"] for phase in ("drain", "stop", "launch", "flush"))
+    assert any(story.because in text.value for text in page.text)
     whole, phases = told
     assert whole["name"] == "heddle.reallocate"
     assert {"stop", "launch", "flush", "rejoin"} <= {row["phase"] for row in phases}
     booked = account.filter(account["state"] == "reallocation")["gpu_ns"].sum()
     assert booked > 0
+
+
+def _page():
+    from heddle.dashboards.views import fleet
+
+    fleet.page()
 
 
 def _story(store):
