@@ -55,6 +55,9 @@ def play(p, client, run, rollout, longest):
     )  # fmt: skip
     emitter.close()
     ended = client.end_rollout(run, rollout)
+    # A trainer's step stands between two rollouts; until then the collector has the lengths.
+    with CollectorClient(p.at("queries")) as store:
+        until(lambda: _stored(store, run, rollout) == len(specs))
     assert (result.finished, dict(result.errors)) == (8, {})
     return begun, ended.makespan_s
 
@@ -111,6 +114,11 @@ def test_a_ray_fleet_changes_its_layout_by_itself_and_the_third_rollout_ends_soo
     assert {"stop", "launch", "flush", "rejoin"} <= {row["phase"] for row in phases}
     booked = account.filter(account["state"] == "reallocation")["gpu_ns"].sum()
     assert booked > 0
+
+
+def _stored(store, run, rollout):
+    found = store.query("trajectories", run=run, rollout=rollout)
+    return found.filter((found["outcome"] == "finished") & (found["output_tokens"] > 0)).height
 
 
 def _page():
