@@ -119,7 +119,11 @@ class Fleet:
     def serves(self) -> bool:
         """Whether a step may come: somebody takes it now, or will when draining or regrouping
         ends."""
-        return bool(self.changing) or any(w.alive for w in self.workers.values())
+        # Every step asks, and nearly always the first one lives.
+        for worker in self.workers.values():
+            if worker.alive:
+                return True
+        return bool(self.changing)
 
     def arrange(self) -> None:
         """Highest degrees first, as layouts are written."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from heddle.controller.dataplane.identity import Request, resolve, strip_prefix
 from heddle.controller.dataplane.splice import split
+from heddle.controller.errors import BadRequest
 
 LADDER = [
     ("X-Heddle-Trajectory-Id", {"x-heddle-trajectory-id": "h"}, {}),
@@ -103,6 +104,26 @@ def test_a_spliced_body_parses_equal_to_the_original_plus_what_was_injected(
 )
 def test_what_only_looks_like_the_array_is_left_alone(raw):
     assert orjson.loads(split(raw).dump({"rid": "r"})) == {**orjson.loads(raw), "rid": "r"}
+
+
+@pytest.mark.parametrize("inside", [b'1,"]', b'1,"rid":"a"', b"1,[2]", b"1,{}", b"1}", b'"x"'])
+def test_an_array_that_holds_text_or_another_is_not_cut_out(inside):
+    raw = b'{"input_ids":[' + inside + b'],"n":1}'
+    try:
+        known = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        with pytest.raises(BadRequest, match="not JSON"):
+            split(raw)
+    else:
+        body = split(raw)
+        assert body.ids is None
+        assert orjson.loads(body.dump({"rid": "mine"})) == {**known, "rid": "mine"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 700, 8_192])
+def test_long_and_short_prompts_are_counted_alike(count):
+    raw = orjson.dumps({"input_ids": list(range(count)), "n": 1})
+    assert split(raw).prompt_tokens == count
 
 
 def test_the_ids_are_passed_as_the_bytes_that_came():
