@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -106,7 +106,7 @@ def remaining_many(
     if len(mu) <= FEW:
         laws = map(Lognormal, mu.tolist(), sigma.tolist())
         for row, (law, so_far) in enumerate(zip(laws, tokens_so_far.tolist(), strict=True)):
-            out[row] = astuple(law.remaining(so_far))
+            out[row] = law.remaining(so_far)
         return out
     with np.errstate(divide="ignore"):
         z = (np.log(np.maximum(tokens_so_far, 0.0)) - mu) / sigma
