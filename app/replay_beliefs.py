@@ -29,11 +29,10 @@ SURE: Final = 1e-3
 
 
 def history_of(past: Sequence[TrajectorySpec]) -> GroupHistory:
-    """As the collector's `history` query would tell it: finished, not truncated ones."""
+    """As the collector's `history` query would tell it."""
     groups: dict[tuple[str, str], list[TrajectorySpec]] = defaultdict(list)
     for one in past:
-        if not one.truncated:
-            groups[one.task, one.group_id].append(one)
+        groups[one.task, one.group_id].append(one)
     rows = [_row(task, group, of) for (task, group), of in groups.items()]
     return GroupHistory.from_frame(pl.DataFrame(rows)) if rows else GroupHistory()
 
@@ -47,13 +46,11 @@ def seen_of(past: Sequence[TrajectorySpec]) -> Seen:
     """Sums over their steps, as the controller keeps them."""
     seen = Seen()
     for one in past:
-        seen.finished += 1
-        seen.total_tokens += one.output_tokens
+        seen.ended(one.output_tokens, truncated=one.truncated)
         for index, step in enumerate(one.steps):
             seen.resets += step.reset
-            if index == 0 or step.reset:
-                seen.opened_tokens += step.output_tokens
-            else:
+            if index and not step.reset:
+                seen.continued += 1
                 seen.output_tokens += step.output_tokens
                 seen.gained_tokens += step.output_tokens + step.observation_tokens
         seen.tools += len(one.steps) - 1
@@ -133,14 +130,19 @@ def biased(seen: Seen) -> Seen:
 
 
 def _row(task: str, group: str, of: Sequence[TrajectorySpec]) -> dict[str, Any]:
-    logs = np.log([max(t.output_tokens, 1) for t in of])
+    whole, cut = (
+        np.log([max(t.output_tokens, 1) for t in of if t.truncated == ended]) for ended in (0, 1)
+    )
     return {
         "run_id": RUN,
         "task": task,
         "group_id": group,
-        "trajectories": len(of),
-        "mean_log_tokens": float(logs.mean()),
-        "var_log_tokens": float(logs.var(ddof=1)) if len(of) > 1 else None,
+        "trajectories": len(whole),
+        "mean_log_tokens": float(whole.mean()) if len(whole) else None,
+        "var_log_tokens": float(whole.var(ddof=1)) if len(whole) > 1 else None,
+        "mean_tokens": float(np.mean([t.output_tokens for t in of])),
+        "truncated": len(cut),
+        "mean_log_truncated": float(cut.mean()) if len(cut) else None,
         "mean_steps": float(np.mean([len(t.steps) for t in of])),
         "mean_tool_s": float(np.mean([t.tool_s for t in of])),
     }

@@ -286,8 +286,11 @@ FRAMES: Final[dict[str, tuple[Column, ...]]] = {
         _n("trajectories", "finished and not truncated"),
         _f("mean_log_tokens", "mean of ln(output tokens)"),
         _f("var_log_tokens", "sample variance of ln(output tokens); 0 for one"),
-        _f("mean_steps", "mean steps"),
-        _s("mean_tool_s", "mean time in tools"),
+        _f("mean_steps", "mean steps, of the truncated ones too"),
+        _s("mean_tool_s", "mean time in tools, of the truncated ones too"),
+        _f("mean_tokens", "mean output tokens, of the truncated ones too", "tokens"),
+        _n("truncated", "ended by a limit"),
+        _f("mean_log_truncated", "mean of ln(output tokens) of these"),
     ),
     "calibration": (
         _RUN,

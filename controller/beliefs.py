@@ -9,6 +9,7 @@ context growth as seen here.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,33 +47,45 @@ class Seen:
     total_tokens: float = 0.0
     output_tokens: float = 0.0
     gained_tokens: float = 0.0
-    opened_tokens: float = 0.0
-    """Output of first steps and of those after a reset: what they observed is not told apart."""
+    continued: int = 0
+    """Steps whose output and gained tokens these are: not first ones, and none after a reset."""
     resets: int = 0
     """Times a context came back much shorter than it had been."""
     tools: int = 0
     tool_s: float = 0.0
+    longest_tokens: float = 0.0
+    truncated: int = 0
 
     @property
-    def observed_per_output(self) -> float:
-        """Tokens observed for each output token of a whole trajectory."""
-        made = self.opened_tokens + self.output_tokens
-        return max(self.gained_tokens - self.output_tokens, 0.0) / made if made else 0.0
+    def limit_tokens(self) -> float:
+        """The longest so far, where some were cut off by a limit: none is expected beyond."""
+        return self.longest_tokens if self.truncated else math.inf
+
+    def ended(self, output_tokens: int, *, truncated: bool) -> None:
+        """A trajectory of the run is over."""
+        self.longest_tokens = max(self.longest_tokens, output_tokens)
+        self.truncated += truncated
+        self.finished += 1
+        self.total_tokens += output_tokens
 
     @property
-    def resets_per_output(self) -> float:
-        """Resets of the context for each output token."""
-        made = self.opened_tokens + self.output_tokens
-        return self.resets / made if made else 0.0
+    def observed_per_step(self) -> float:
+        """Tokens observed before each step but the first."""
+        return max(self.gained_tokens - self.output_tokens, 0.0) / max(self.continued, 1)
+
+    @property
+    def resets_per_step(self) -> float:
+        """Resets of the context for each step but the first."""
+        return self.resets / max(self.continued + self.resets, 1)
 
     def grew(self, trajectory: LiveTrajectory, usage: Usage) -> None:
         """A step of it ended; said before the trajectory knows it."""
         if not trajectory.steps:
-            self.opened_tokens += usage.output_tokens
-        elif usage.input_tokens < RESET_SHARE * trajectory.context_tokens:
+            return
+        if usage.input_tokens < RESET_SHARE * trajectory.context_tokens:
             self.resets += 1
-            self.opened_tokens += usage.output_tokens
         else:
+            self.continued += 1
             context = usage.input_tokens + usage.output_tokens
             self.gained_tokens += max(context - trajectory.context_tokens, 0)
             self.output_tokens += usage.output_tokens
@@ -212,39 +225,45 @@ class Beliefs:
                 task=trajectory.task,
                 trajectory=trajectory.id,
             )
-        seen = self.seen_of(trajectory.run)
-        seen.finished += 1
-        seen.total_tokens += trajectory.output_tokens
+        self.seen_of(trajectory.run).ended(trajectory.output_tokens, truncated=truncated)
 
     def works(self, run: str, groups: Sequence[Expected], rng: np.random.Generator) -> list[Work]:
-        """A rollout to come as one draw of each sample's length, never the same point twice."""
+        """A rollout to come as one draw of each sample's length, never the same point twice.
+
+        A length is as limits let it be: history's law is of what would be written without them.
+        """
         works: list[Work] = []
         for group in groups:
             query = Query(group=group.group, run=run, task=group.task)
-            works += self.works_of(
-                run, group, self.of(run).draws(query, group.samples, rng).tolist()
-            )
+            history = self.of(run)
+            free = history.total(query).mean()
+            limited = history.mean_tokens(group.group, group.task) or free
+            lengths = history.draws(query, group.samples, rng) * min(limited / free, 1.0)
+            works += self.works_of(run, group, lengths.tolist())
         return works
 
     def works_of(self, run: str, group: Expected, lengths: Sequence[float]) -> list[Work]:
         """Samples of a group with those lengths: a longer one takes as many more steps and tools,
         or the longest of a coding rollout would be expected a quarter too short."""
         history, seen = self.of(run), self.seen_of(run)
-        query = Query(group=group.group, run=run, task=group.task)
-        usual = max(history.total(query).mean(), 1.0)
+        usual = max(history.mean_tokens(group.group, group.task) or 0.0, 1.0)
         tool_s = history.mean_tool_s(group.group, group.task) or 0.0
         steps = history.mean_steps(group.group, group.task) or 1.0
-        return [
-            Work(
-                output_tokens=tokens,
-                prompt_tokens=group.prompt_tokens,
-                observation_tokens=tokens * seen.observed_per_output,
-                steps=max(steps * tokens / usual, 1.0),
-                tool_s=tool_s * tokens / usual,
-                resets=tokens * seen.resets_per_output,
+        works: list[Work] = []
+        for length in lengths:
+            tokens = min(length, seen.limit_tokens)
+            more = max(steps * tokens / usual, 1.0) - 1.0
+            works.append(
+                Work(
+                    output_tokens=tokens,
+                    prompt_tokens=group.prompt_tokens,
+                    observation_tokens=more * seen.observed_per_step,
+                    steps=1.0 + more,
+                    tool_s=tool_s * tokens / usual,
+                    resets=more * seen.resets_per_step,
+                )
             )
-            for tokens in lengths
-        ]
+        return works
 
     def _fetch(self, run: str, rollout: str) -> tuple[GroupHistory, int]:
         with CollectorClient(self.queries or "", token=self.token, timeout_s=FETCH_S) as client:

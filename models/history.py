@@ -40,6 +40,7 @@ class _Group:
     squares_log: float = 0.0
     steps: float = 0.0
     tool_s: float = 0.0
+    tokens: float = 0.0
     with_means: int = 0
     censored: list[float] = field(default_factory=list[float])
     running: dict[str, float] = field(default_factory=dict[str, float])
@@ -101,25 +102,29 @@ class GroupHistory:
         self._levels: dict[str, Level] = {}
         self._top = UNKNOWN
         self._groups: dict[str, _Group] = {}
-        self._task_means: dict[str, tuple[float, float]] = {}
+        self._task_means: dict[str, tuple[float, float, float]] = {}
 
     @classmethod
     def from_frame(cls, history: pl.DataFrame, *, task: str | None = None) -> Self:
         """From the collector's `history` query; `task` keeps one task's rows.
 
-        `var_log_tokens` is the sample variance (null for a single sample). Runs are pooled. Rows
-        without a group tell what their task is like, and are nobody's siblings.
+        `var_log_tokens` is the sample variance (null for a single sample). `truncated` ones are
+        censored, all at their mean; a frame may lack them. Runs are pooled. Rows without a group
+        tell what their task is like, and are nobody's siblings.
         """
         self = cls()
         if task is not None:
             history = history.filter(pl.col("task") == task)
-        for row in history.filter(pl.col("mean_log_tokens").is_not_null()).iter_rows(named=True):
+        for row in history.iter_rows(named=True):
             group = self._group(row["group_id"] or f"\x00alone\x00{row['task'] or ''}", row["task"])
-            n = int(row["trajectories"])
-            group.add(n, row["mean_log_tokens"], (row["var_log_tokens"] or 0.0) * (n - 1))
-            group.steps += n * (row["mean_steps"] or 0.0)
-            group.tool_s += n * (row["mean_tool_s"] or 0.0)
-            group.with_means += n
+            n, cut = int(row["trajectories"]), int(row.get("truncated") or 0)
+            if n and row["mean_log_tokens"] is not None:
+                group.add(n, row["mean_log_tokens"], (row["var_log_tokens"] or 0.0) * (n - 1))
+            group.censored += [row["mean_log_truncated"]] * cut if cut else []
+            group.steps += (n + cut) * (row["mean_steps"] or 0.0)
+            group.tool_s += (n + cut) * (row["mean_tool_s"] or 0.0)
+            group.tokens += (n + cut) * (row.get("mean_tokens") or 0.0)
+            group.with_means += n + cut
         self.refit()
         return self
 
@@ -240,6 +245,11 @@ class GroupHistory:
         """Expected tool seconds of a whole trajectory; None while nothing is recorded."""
         return self._mean(group, task, 1)
 
+    def mean_tokens(self, group: str, task: str | None = None) -> float | None:
+        """Expected output tokens of a whole trajectory as limits let it be; None while nothing is
+        recorded."""
+        return self._mean(group, task, 2)
+
     def priors(self, queries: Sequence[Query]) -> NDArray[np.float64]:
         """(4, queries): mu and sigma of `total`, `mean_steps` (0 for None) and `samples`."""
         of, keys = _grouped(queries)
@@ -273,7 +283,8 @@ class GroupHistory:
         above = means[which] if means else None
         if known is None:
             return above
-        return _shrunk((known.steps, known.tool_s)[which], known.with_means, above)
+        total = (known.steps, known.tool_s, known.tokens)[which]
+        return _shrunk(total, known.with_means, above)
 
 
 def _shrunk(total: float, samples: int, above: float | None) -> float | None:
@@ -282,9 +293,11 @@ def _shrunk(total: float, samples: int, above: float | None) -> float | None:
     return (total + MEAN_PULL * above) / (samples + MEAN_PULL)
 
 
-def _means(groups: Sequence[_Group]) -> tuple[float, float]:
+def _means(groups: Sequence[_Group]) -> tuple[float, float, float]:
     n = max(sum(g.with_means for g in groups), 1)
-    return sum(g.steps for g in groups) / n, sum(g.tool_s for g in groups) / n
+    sums = zip(*((g.steps, g.tool_s, g.tokens) for g in groups), strict=True)
+    steps, tool_s, tokens = (sum(column) / n for column in sums)
+    return steps, tool_s, tokens
 
 
 def predictive(stats: GroupStats, censored: Sequence[float], level: Level) -> Lognormal:

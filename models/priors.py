@@ -45,17 +45,18 @@ def totals(rows: pl.DataFrame) -> pl.DataFrame:
 
 def history_of(rows: pl.DataFrame) -> GroupHistory:
     """Group history as the collector's query would give it for these trajectories."""
-    log_tokens = pl.col("total_tokens").clip(lower_bound=1).log()
+    log_tokens, whole = pl.col("total_tokens").clip(lower_bound=1).log(), ~pl.col("truncated")
     frame = (
         totals(rows)
-        .filter(~pl.col("truncated"))
         .group_by("task", "group_id")
         .agg(
-            trajectories=pl.len(),
-            mean_log_tokens=log_tokens.mean(),
-            var_log_tokens=log_tokens.var(),
+            trajectories=whole.sum(),
+            mean_log_tokens=log_tokens.filter(whole).mean(),
+            var_log_tokens=log_tokens.filter(whole).var(),
             mean_steps=pl.col("total_steps").mean(),
             mean_tool_s=pl.lit(0.0),
+            truncated=(~whole).sum(),
+            mean_log_truncated=log_tokens.filter(~whole).mean(),
         )
     )
     return GroupHistory.from_frame(frame.sort("task", "group_id"))
@@ -113,8 +114,7 @@ def _law(
     law: Lognormal = predictive(
         stats, [s.log_tokens for s in others if s.truncated], history.level(task)
     )
-    whole = [s.steps for s in others if not s.truncated]
-    steps = history.steps_with(sum(whole), len(whole), task)
+    steps = history.steps_with(sum(s.steps for s in others), len(others), task)
     return law.mu, law.sigma, len(logs), steps or 0.0
 
 

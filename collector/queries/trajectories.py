@@ -87,15 +87,19 @@ SPANS = Query(
 )
 HISTORY = Query(
     name="history",
-    meaning="What finished, untruncated trajectories of each group took, for predictors.",
+    meaning="What finished trajectories of each group took, for predictors.",
     filters=("run", "rollout", "task", "group", "before_rollout", *_WHEN),
     sql=(
-        "SELECT run_id, task, group_id, count(*) AS trajectories,"
-        " avg(ln(output_tokens)) AS mean_log_tokens,"
-        " coalesce(var_samp(ln(output_tokens)), 0) AS var_log_tokens,"
-        " avg(steps) AS mean_steps, avg(tool_s) AS mean_tool_s"
+        "SELECT run_id, task, group_id, count(*) FILTER (whole) AS trajectories,"
+        " avg(ln(output_tokens)) FILTER (whole) AS mean_log_tokens,"
+        " coalesce(var_samp(ln(output_tokens)) FILTER (whole), 0) AS var_log_tokens,"
+        " avg(steps) AS mean_steps, avg(tool_s) AS mean_tool_s,"
+        " avg(output_tokens) AS mean_tokens,"
+        " count(*) FILTER (NOT whole) AS truncated,"
+        " avg(ln(output_tokens)) FILTER (NOT whole) AS mean_log_truncated"
+        " FROM (SELECT *, NOT coalesce(truncated, false) AS whole"
         " FROM (SELECT * FROM trajectories {where})"
-        " WHERE state = 'finished' AND NOT coalesce(truncated, false) AND output_tokens > 0"
+        " WHERE state = 'finished' AND output_tokens > 0)"
         " GROUP BY run_id, task, group_id"
     ),
     order="run_id, task, group_id",

@@ -61,8 +61,19 @@ def test_a_context_that_comes_back_much_shorter_is_a_reset_and_gains_nothing():
     stepped(seen, 950, 470, 30)
     assert seen.resets == 1
     assert seen.gained_tokens == 350.0
-    assert seen.opened_tokens == 130.0
-    assert seen.resets_per_output == pytest.approx(1 / 210)
+    assert seen.observed_per_step == pytest.approx((350 - 80) / 2)
+    assert seen.resets_per_step == pytest.approx(1 / 3)
+
+
+def test_no_length_is_expected_beyond_the_limit_that_cut_the_longest_off():
+    beliefs = beliefs_of(generate("math", groups=2, samples=8, seed=1))
+    group = Expected(group="new", samples=2, task="math")
+    seen = beliefs.seen_of(RUN)
+    seen.truncated = 0
+    assert [w.output_tokens for w in beliefs.works_of(RUN, group, [50.0, 1e6])] == [50.0, 1e6]
+    seen.ended(40_000, truncated=True)
+    seen.ended(30_000, truncated=True)
+    assert [w.output_tokens for w in beliefs.works_of(RUN, group, [50.0, 1e6])] == [50.0, 40_000.0]
 
 
 def context_area(specs):
