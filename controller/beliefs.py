@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import polars as pl
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError
@@ -37,6 +39,9 @@ RESET_SHARE: Final = 0.5
 """Of its last context a step brings less after a reset. A chat template that drops what was thought
 in earlier turns takes less than that."""
 FETCH_S: Final = 5.0
+BEHIND_S: Final = 3.0
+LOOK_S: Final = 0.25
+"""How long, and how often, the collector is asked for what ended here; it commits once a second."""
 
 
 @dataclass(slots=True)
@@ -147,12 +152,17 @@ class Beliefs:
         return self.seen_of(run).rates()
 
     async def refresh(self, run: str, rollout: str) -> str:
-        """Fetch the history before that rollout; returns what the predictions rest on."""
+        """Fetch the history before that rollout; returns what the predictions rest on.
+
+        What ended a moment ago may not be stored yet: it waits up to BEHIND_S for as many as ended
+        here, or a rollout would be planned without the one before it.
+        """
         self.calibrations.pop(run, None)
         if self.queries is None:
             return "no collector is configured: lengths from what this controller saw"
         try:
-            self.histories[run], groups = await asyncio.to_thread(self._fetch, run, rollout)
+            frame = await asyncio.to_thread(self._fetch, run, rollout)
+            self.histories[run], groups = GroupHistory.from_frame(frame), frame.height
             self.serving.pop(run, None)
         except (CollectorError, ValueError, OSError) as error:
             self.unreachable += 1
@@ -265,10 +275,15 @@ class Beliefs:
             )
         return works
 
-    def _fetch(self, run: str, rollout: str) -> tuple[GroupHistory, int]:
+    def _fetch(self, run: str, rollout: str) -> pl.DataFrame:
+        ended = self.seen_of(run).finished
         with CollectorClient(self.queries or "", token=self.token, timeout_s=FETCH_S) as client:
-            frame = client.query("history", run=run, before_rollout=rollout)
-        return GroupHistory.from_frame(frame), frame.height
+            for _ in range(round(BEHIND_S / LOOK_S)):
+                frame = client.query("history", run=run, before_rollout=rollout)
+                if sum(map(sum, frame.select("trajectories", "truncated").iter_rows())) >= ended:
+                    return frame
+                time.sleep(LOOK_S)
+            return client.query("history", run=run, before_rollout=rollout)
 
 
 def _group(trajectory: LiveTrajectory) -> str:

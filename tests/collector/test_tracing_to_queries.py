@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import polars as pl
 import pytest
@@ -205,7 +206,12 @@ def test_a_rollout_row_adds_its_trajectories_up(collector):
 
 def test_history_knows_only_rollouts_that_began_before(collector):
     emitter = collector.emitter()
-    step(emitter, "t1", 0, 2, 4, **{"gen_ai.usage.output_tokens": 8, "heddle.task": "coding"})
+    coding = {"heddle.task": "coding", "heddle.group.id": "g"}
+    step(emitter, "t1", 0, 2, 4, **coding, **{"gen_ai.usage.output_tokens": 8})
+    step(emitter, "t2", 0, 2, 4, **coding, **{"gen_ai.usage.output_tokens": 2})
+    cut = {"gen_ai.usage.output_tokens": 20, "heddle.truncated": True}
+    step(emitter, "t3", 0, 2, 4, **coding, **cut)
+    step(emitter, "t3", 1, 5, 6, **coding, **cut)
     end_rollout(emitter)
     emitter.emit(
         "heddle.rollout",
@@ -217,7 +223,14 @@ def test_history_knows_only_rollouts_that_began_before(collector):
     )
     emitter.flush(30)
     row = one(collector.query("history", run="run", before_rollout="later"))
-    assert (row["task"], row["trajectories"], row["mean_steps"]) == ("coding", 1, 1.0)
+    assert (row["task"], row["trajectories"], row["mean_steps"]) == (
+        "coding",
+        2,
+        pytest.approx(4 / 3),
+    )
+    assert (row["truncated"], row["mean_tokens"]) == (1, pytest.approx((8 + 2 + 40) / 3))
+    assert row["mean_log_tokens"] == pytest.approx((math.log(8) + math.log(2)) / 2)
+    assert row["mean_log_truncated"] == pytest.approx(math.log(40))
     assert collector.query("history", run="run", before_rollout="ro").is_empty()
 
 

@@ -149,6 +149,31 @@ def test_a_sibling_cut_off_at_a_length_never_makes_the_group_look_shorter(totals
     assert history.predict(Query(group="g")).p50 >= before.p50 * (1.0 - 1e-9)
 
 
+def test_truncated_trajectories_of_past_rollouts_are_censored_as_live_ones_are():
+    rows = history_frame({("a", "g"): [6.0, 7.0]})
+    cut = rows.with_columns(truncated=pl.lit(2), mean_log_truncated=pl.lit(8.0))
+    recorded, live = GroupHistory.from_frame(cut), GroupHistory.from_frame(rows)
+    for _ in range(2):
+        live.observe("g", math.exp(8.0), censored=True, task="a")
+    query = Query(group="g", task="a")
+    assert recorded.predict(query).p50 == pytest.approx(live.predict(query).p50, rel=1e-9)
+    assert recorded.predict(query).p50 > GroupHistory.from_frame(rows).predict(query).p50
+
+
+def test_a_group_of_which_all_were_cut_off_is_expected_longer_than_where_they_were():
+    rows = history_frame({("a", "g"): [6.0], ("a", "h"): [6.0, 6.5, 5.5]}).with_columns(
+        trajectories=pl.when(pl.col("group_id") == "g").then(0).otherwise(3),
+        truncated=pl.when(pl.col("group_id") == "g").then(4).otherwise(0),
+        mean_log_tokens=pl.when(pl.col("group_id") == "h").then(pl.col("mean_log_tokens")),
+        mean_log_truncated=pl.when(pl.col("group_id") == "g").then(9.0),
+        mean_tokens=pl.lit(500.0),
+    )
+    history = GroupHistory.from_frame(rows)
+    assert history.predict(Query(group="g", task="a")).p50 > 2 * math.exp(6.0)
+    assert history.mean_tokens("g", "a") == pytest.approx(500.0)
+    assert history.samples("g") == 0
+
+
 def test_running_siblings_correct_the_bias_of_early_finishers():
     rng = np.random.default_rng(11)
     naive, corrected = [], []

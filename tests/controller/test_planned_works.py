@@ -1,16 +1,19 @@
-"""Does the planner expect as much context as trajectories have whose contexts fall back?"""
+"""Does the planner expect what a rollout will be: contexts that fall back, lengths that limits cut,
+and all that ended before it?"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.app.replay_beliefs import beliefs_of
-from heddle.controller.beliefs import Expected, Seen
+from heddle.controller import beliefs as beliefs_module
+from heddle.controller.beliefs import Beliefs, Expected, Seen
 from heddle.controller.core.types import SELDOM, Work, kept_depth
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.emulator.rollout import RUN
@@ -74,6 +77,36 @@ def test_no_length_is_expected_beyond_the_limit_that_cut_the_longest_off():
     seen.ended(40_000, truncated=True)
     seen.ended(30_000, truncated=True)
     assert [w.output_tokens for w in beliefs.works_of(RUN, group, [50.0, 1e6])] == [50.0, 40_000.0]
+
+
+class Behind:
+    """A collector that has stored one more trajectory each time it is asked."""
+
+    def __init__(self, *_args, **_options):
+        self.stored = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_of):
+        return None
+
+    def query(self, _name, **_filters):
+        self.stored += 1
+        row = {"task": "a", "group_id": "g", "trajectories": self.stored, "truncated": 0,
+               "mean_log_tokens": 6.0, "var_log_tokens": 0.1, "mean_steps": 2.0,
+               "mean_tool_s": 1.0}  # fmt: skip
+        return pl.DataFrame([row])
+
+
+async def test_a_plan_waits_for_the_store_to_have_what_ended_here(monkeypatch):
+    monkeypatch.setattr(beliefs_module, "CollectorClient", Behind)
+    monkeypatch.setattr(beliefs_module, "LOOK_S", 0.01)
+    beliefs = Beliefs(queries="http://127.0.0.1:1")
+    for _ in range(3):
+        beliefs.seen_of("r").ended(100, truncated=False)
+    await beliefs.refresh("r", "next")
+    assert beliefs.of("r").samples("g") == 3
 
 
 def context_area(specs):
