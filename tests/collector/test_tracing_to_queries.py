@@ -213,14 +213,8 @@ def test_history_knows_only_rollouts_that_began_before(collector):
     step(emitter, "t3", 0, 2, 4, **coding, **cut)
     step(emitter, "t3", 1, 5, 6, **coding, **cut)
     end_rollout(emitter)
-    emitter.emit(
-        "heddle.rollout",
-        trace_id="f" * 32,
-        span_id="f" * 16,
-        start_ns=30 * S,
-        end_ns=31 * S,
-        attributes={**RUN, "heddle.rollout.id": "later"},
-    )
+    later = {"trace_id": "f" * 32, "span_id": "f" * 16, "start_ns": 30 * S, "end_ns": 31 * S}
+    emitter.emit("heddle.rollout", **later, attributes={**RUN, "heddle.rollout.id": "later"})
     emitter.flush(30)
     row = one(collector.query("history", run="run", before_rollout="later"))
     assert (row["task"], row["trajectories"], row["mean_steps"]) == (
@@ -386,15 +380,8 @@ def test_calibration_holds_each_predicted_remainder_against_what_came(collector)
     predicted("a", 1, 30, 50, 60, 90)
     # 800 above 200..400; a truncated one is nobody's truth.
     predicted("b", 0, 800, 200, 200, 400)
-    step(
-        emitter,
-        "c",
-        0,
-        1,
-        2,
-        **told(1, 2, 3),
-        **{"gen_ai.usage.output_tokens": 9, "heddle.truncated": True},
-    )
+    cut = {"gen_ai.usage.output_tokens": 9, "heddle.truncated": True}
+    step(emitter, "c", 0, 1, 2, **told(1, 2, 3), **cut)
     end_rollout(emitter)
     emitter.flush(30)
     row = one(collector.query("calibration", run="run"))
