@@ -122,7 +122,8 @@ async def test_an_actor_and_a_node_that_are_killed_are_survived(cluster, tmp_pat
         engine = psutil.Process(asked(started.url)["pid"])
         engine.parent().kill()
         lost, again = await replaced(ended, returned)
-        assert not engine.is_running()
+        # Where nobody takes up orphans, a dead one stays behind as a zombie.
+        assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
         on = next(n for n in nodes if n.node_id == launcher._cluster[2].id)
         ray.remove_node(on, allow_graceful=False)
         _, elsewhere = await replaced(ended, returned)
