@@ -187,6 +187,18 @@ def test_a_choice_is_written_to_the_address(answering: Answering) -> None:
     assert at.query_params["rollout"] == "rollout-1"
 
 
+def test_times_are_in_utc_until_another_zone_is_chosen_and_the_address_keeps_it(
+    answering: Answering,
+) -> None:
+    answering(Story(("verl",), trajectories=4))
+    at = opened("overview")
+    assert " UTC" in said(at)
+    assert " JST" not in said(at)
+    at.selectbox(key="choose_tz").select("Asia/Tokyo").run()
+    assert " JST" in said(at)
+    assert at.query_params["tz"] == "Asia/Tokyo"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_hostile_names_reach_markdown_only_escaped(page: str, answering: Answering) -> None:
     story = Story(("verl",), trajectories=3)
