@@ -41,10 +41,13 @@ def newest(client: CollectorClient, run: str | None, rollout: str | None) -> dic
     rows = client.query("rollouts", run=run, rollout=rollout, limit=1)
     if rows.is_empty():
         asked = [f"--{k} {v}" for k, v in (("run", run), ("rollout", rollout)) if v]
-        known = ", ".join(client.query("runs")["run_id"].head(5)) or "none"
+        runs = client.query("runs")["run_id"].to_list()
+        known = ", ".join(runs[:5]) or "none"
+        nameless = rollout is None and run in runs
+        why = ": no step of it named one with X-Heddle-Rollout-Id" if nameless else ""
         fail(
-            f"the collector at {client.url} has no rollout for {' '.join(asked) or 'any run'}; "
-            f"runs it knows: {known}"
+            f"the collector at {client.url} has no rollout for {' '.join(asked) or 'any run'}{why}"
+            f"; runs it knows: {known}"
         )
     return rows.row(0, named=True)
 

@@ -138,7 +138,8 @@ class CollectorClient:
             message = f"the collector at {self.url} did not answer {path} in time"
             raise CollectorUnreachable(message) from error
         except httpx.HTTPError as error:
-            message = f"no collector answers at {self.url} ({error}); {remedy(error)}"
+            way = remedy(error, "--collector")
+            message = f"no collector answers at {self.url} ({error}); {way}"
             raise CollectorUnreachable(message) from error
 
     def _json(self, reply: httpx.Response) -> Any:

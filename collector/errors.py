@@ -64,8 +64,8 @@ class Unstorable(CollectorError):
     """This request holds something the store cannot keep; sending it again does not help."""
 
 
-def remedy(error: Exception) -> str:
+def remedy(error: Exception, option: str) -> str:
     """What to do when a collector cannot be reached."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "where its certificate is of a private authority, set SSL_CERT_FILE"
-    return "start one: heddle collect"
+    return f"start one (heddle up, or heddle collect), or name the one that runs: {option} URL"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -29,6 +29,10 @@ class ControllerUnreachable(ControllerError):
     """Nobody answers at that address."""
 
     status = 503
+
+
+OPTIONS: Final = "--data DIR, or --token-file FILE"
+"""How a command is told where the token is."""
 
 
 class ControllerClient:
@@ -255,12 +259,15 @@ class ControllerClient:
             message = f"the controller at {self.url} did not answer {path} in time"
             raise ControllerUnreachable(message) from error
         except httpx.HTTPError as error:
-            message = f"no controller answers at {self.url} ({error}); start one: heddle control"
+            remedy = "start one (heddle up), or name the one that runs: --controller URL"
+            message = f"no controller answers at {self.url} ({error}); {remedy}"
             raise ControllerUnreachable(message) from error
         except ValueError as error:
             message = f"what answers at {self.url} is no Heddle controller: {path} is not JSON"
             raise ControllerError(message) from error
         if reply.is_error:
             said = body.get("error") if isinstance(body, dict) else None
+            if reply.status_code == 401:
+                said = f"{said}; it is in the file token of the stack's data folder: {OPTIONS}"
             raise ControllerRefused(reply.status_code, said or f"status {reply.status_code}")
         return body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -98,6 +98,10 @@ def _change(
     return client.apply_fleet(FleetApplyIn(**asked, who=who, why=why, wait=wait))
 
 
+LARGEST: Final = 4096
+"""GPUs of a fleet at most; more engines than that are a slip of the finger."""
+
+
 def degrees(layout: str) -> list[int]:
     """4x8+8x4 is four engines of degree 8 and eight of degree 4; 8+4 is one of each."""
     from heddle.app.errors import fail
@@ -105,7 +109,8 @@ def degrees(layout: str) -> list[int]:
     found: list[int] = []
     for part in layout.replace(" ", "").replace(",", "+").split("+"):
         count, times, degree = part.rpartition("x")
-        if not degree.isdigit() or (times and not count.isdigit()):
+        numbers = (degree, count) if times else (degree,)
+        if not all(number.isdigit() and 0 < int(number) <= LARGEST for number in numbers):
             fail(f"{layout!r} is no layout; say as 4x8+8x4: four of degree 8, eight of degree 4")
         found += [int(degree)] * (int(count) if times else 1)
     return found

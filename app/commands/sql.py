@@ -24,8 +24,11 @@ def run(
     """Run a read-only SELECT in the collector."""
     from heddle.app import show
     from heddle.app.commands.connect import collector_client
+    from heddle.app.errors import fail
     from heddle.collector.exporters.files import csv_text
 
+    if not text.strip():
+        fail('there is no SELECT; say one, as heddle sql "FROM trajectories LIMIT 5"')
     with collector_client(collector, "sql") as client:
         frame, truncated = client.sql_page(text)
     if json:

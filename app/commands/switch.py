@@ -46,11 +46,14 @@ def run(
 
 def _parsed(changes: list[str]) -> dict[str, str]:
     from heddle.app.errors import fail
+    from heddle.controller.core.policies import KNOWN
 
     pairs = [change.partition("=") for change in changes]
     for name, equals, policy in pairs:
         if not equals or not policy:
             fail(f"{name!r} is no change; say choice=policy, as order=fcfs, or preset=verl")
+        if name not in KNOWN and name != "preset":
+            fail(f"there is no choice {name!r} to switch; choose one of preset, {', '.join(KNOWN)}")
     return {name: policy for name, _, policy in pairs}
 
 

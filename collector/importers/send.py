@@ -94,7 +94,8 @@ def _reply(http: httpx.Client, body: bytes) -> httpx.Response:
     try:
         return http.post("/v1/traces", content=body)
     except httpx.HTTPError as error:
-        message = f"no collector answers at {http.base_url} ({error}); {remedy(error)}"
+        way = remedy(error, "--otlp")
+        message = f"no collector answers at {http.base_url} ({error}); {way}"
         raise CollectorUnreachable(message) from error
 
 

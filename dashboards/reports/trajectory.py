@@ -165,6 +165,8 @@ def _report(
 
 
 def _clock_speed(client: Asks, run: str, rollout: str | None) -> float | None:
+    if rollout is None:  # an agent that names none has none
+        return None
     found = client.query("rollouts", run=run).filter(pl.col("rollout_id") == rollout)
     return None if found.is_empty() else found["clock_speed"][0]
 

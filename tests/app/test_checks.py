@@ -84,6 +84,8 @@ def test_nor_from_the_environment(monkeypatch, name, value):
         (("replay", "x.parquet", "--preset", "hedle"), "--preset 'hedle'"),
         (("replay", "--policies", "hedle"), "hedle"),
         (("replay", "--policies", "verl", "--model", "GPT-9"), "model 'GPT-9'"),
+        (("switch", "ordr=fcfs"), "no choice 'ordr' to switch; choose one of preset, order,"),
+        (("sql", " "), "there is no SELECT; say one"),
     ],
 )
 def test_an_unknown_name_is_said_with_the_known_ones(words, says):

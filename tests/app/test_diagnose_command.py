@@ -14,6 +14,7 @@ import pytest
 
 from heddle.app import cli, diagnosis, show
 from heddle.app.bench.fleets import big_fleet
+from heddle.app.errors import AppError
 from heddle.collector import ids
 from heddle.collector.client import CollectorClient
 from heddle.collector.decompose import PARTS
@@ -156,6 +157,23 @@ def test_a_script_reads_one_document_whose_sums_agree(url, monkeypatch, capsys):
 def test_an_unknown_rollout_is_one_sentence_that_names_what_there_is(url, monkeypatch, capsys):
     assert heddle(monkeypatch, "diagnose", "--collector", url, "--rollout", "nope") == 2
     assert "has no rollout for --rollout nope; runs it knows: run" in capsys.readouterr().err
+
+
+def test_a_run_without_a_named_rollout_is_said_to_be_that(url, monkeypatch, capsys):
+    with CollectorClient(url) as client:
+        monkeypatch.setattr(CollectorClient, "query", _without_rollouts(CollectorClient.query))
+        with pytest.raises(AppError, match="--run run: no step of it named one with X-Heddle-Roll"):
+            diagnosis.newest(client, "run", None)
+        with pytest.raises(AppError, match="for --run gone; runs it knows: run"):
+            diagnosis.newest(client, "gone", None)
+
+
+def _without_rollouts(ask):
+    def query(client, name, **asked):
+        found = ask(client, name, **asked)
+        return found.clear() if name == "rollouts" else found
+
+    return query
 
 
 def test_every_finding_names_a_query_that_runs_and_finds_rows(client):

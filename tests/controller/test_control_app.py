@@ -244,7 +244,11 @@ async def test_the_client_speaks_the_whole_control_plane(stack, auth, tmp_path):
                 assert not client.finish_trajectory("r", "unknown")
                 assert client.predictor().version == "group-history"
                 client.remove_worker("w1")
-                return names, len(client.workers()), client.end_rollout("r", "o").makespan_s
+                left, makespan_s = len(client.workers()), client.end_rollout("r", "o").makespan_s
+            told = pytest.raises(ControllerRefused, match="data folder: --data DIR, or --token")
+            with ControllerClient(s.url, token="another's") as stranger, told:
+                stranger.switch(preset="heddle", who="me")
+            return names, left, makespan_s
 
         names, left, makespan_s = await asyncio.to_thread(talk)
     assert (names, left) == (["w0", "w1"], 1)

@@ -95,6 +95,8 @@ async def test_levers_say_for_every_trainer_what_works_and_why(fleet):
     ("words", "said"),
     [
         (("plan", "4x3x"), "'4x3x' is no layout; say as 4x8"),
+        (("plan", "0x1"), "'0x1' is no layout; say as 4x8"),
+        (("plan", "4x0"), "'4x0' is no layout; say as 4x8"),
         (("drain",), "name a worker, as w3; heddle fleet lists them"),
         (("weights", "nobody"), "'nobody' owns no weights; say engine, trainer, or disk"),
     ],

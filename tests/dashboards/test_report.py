@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import polars as pl
 import pytest
 from browser.fake_rollouts import HOSTILE, RUN, Story
 
@@ -97,6 +98,19 @@ def test_a_bare_trajectory_still_has_a_report() -> None:
     report = trajectory_report(story, RUN, "rollout-1-g00-s0")
     assert "<table>" in report.to_html()
     assert json.loads(report.to_json())["summary"]["end_ns"] is None
+
+
+def test_a_trajectory_that_names_no_rollout_has_a_report_without_a_warning(story: Story) -> None:
+    class Unnamed:
+        url = "nowhere"
+
+        def query(self, name: str, **asked: Any) -> Any:
+            found = story.query(name, **asked)
+            if name == "trajectories":
+                found = found.with_columns(pl.lit(None, pl.String).alias("rollout_id"))
+            return found
+
+    assert trajectory_report(Unnamed(), RUN, _longest(story)).to_json()
 
 
 def test_file_names_cannot_leave_their_folder(story: Story) -> None:
