@@ -219,6 +219,7 @@ def controller_arguments(settings: Settings, clock: Clock) -> list[str]:
     base = [
         "control",
         *("--host", settings.host, "--port", str(settings.ports.controller)),
+        *(word for name in settings.allow_host for word in ("--allow-host", name)),
         *("--collector", settings.otlp_url, "--collector-queries", settings.query_url),
         *("--data", str(settings.data), "--token-file", str(settings.token_path)),
         *("--model", fleet.model, "--system", fleet.system, "--gpus", str(fleet.gpus)),

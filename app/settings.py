@@ -37,10 +37,15 @@ class PortSettings(_Part):
     """Where each service listens; 0 is any free port."""
 
     otlp_grpc: Port = 4317
+    """Where the collector takes spans over gRPC."""
     otlp_http: Port = 4318
+    """Where it takes them over HTTP."""
     queries: Port = 4319
+    """Where it answers queries."""
     controller: Port = 8600
+    """Of agents, engines that register, and commands that change something."""
     dashboard: Port = 8501
+    """Of the pages."""
     engines: Annotated[int, Field(ge=1, le=65535)] = 30000
     """Of the first emulated engine; the others follow."""
 
@@ -49,13 +54,19 @@ class FleetSettings(_Part):
     """The engines: URLs of a running fleet, or the emulated one that Heddle launches."""
 
     workers: tuple[str, ...] = ()
+    """URLs of running engines; then none is launched."""
     registers: bool = False
     """Engines come by themselves, as those of verl and slime do: none is launched."""
     gpus: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Of a fleet that Heddle launches."""
     model: str = "Qwen3-14B"
+    """What engines serve, for the speed expected of them."""
     system: str = "h100_sxm"
+    """GPUs that speed is of, or a file that `heddle profile` saved."""
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Emulated seconds per second."""
     seed: int = 0
+    """Of what emulated engines draw."""
     launcher: Literal["local", "ray"] = "local"
     """Where engines that Heddle launches run."""
     ray_address: str | None = None
@@ -86,30 +97,47 @@ class CollectSettings(_Part):
     """The collector's own: tokens, TLS, what is kept and for how long."""
 
     ingest_token: str | None = Field(default=None, repr=False)
+    """Of senders of spans."""
     query_token: str | None = Field(default=None, repr=False)
+    """Of readers."""
     sql_token: str | None = Field(default=None, repr=False)
+    """Of `heddle sql`."""
     admin_token: str | None = Field(default=None, repr=False)
+    """Of sealing and deleting; without one, loopback alone may."""
     ingest_token_file: Path | None = None
+    """Of senders of spans, in a file."""
     query_token_file: Path | None = None
+    """Of readers, in a file."""
     sql_token_file: Path | None = None
+    """Of `heddle sql`, in a file."""
     admin_token_file: Path | None = None
+    """Of sealing and deleting, in a file."""
     tls_certificate: Path | None = None
+    """PEM; holds on all three ports."""
     tls_key: Path | None = None
+    """PEM."""
     sender_bytes_per_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """The most that one peer address may send."""
     capture: Literal["drop", "hash", "keep"] = "drop"
     """What is kept of messages, prompts, tool arguments and results."""
     sealed: str | None = None
     """Where sealed rollouts go; a folder or any fsspec URL."""
     seal_after_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = 3_600.0
+    """Seconds after the last span of a finished rollout."""
     keep_days: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """What was received longer ago is removed."""
     keep_gb: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Above it the oldest sealed rollouts are removed."""
     silent_s: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 3_600.0
     """A trajectory without an end is abandoned when nothing of it came for that long."""
     memory_limit: str = "1GB"
+    """Of DuckDB."""
     decoders: Annotated[int, Field(ge=0, le=16)] = 1
     """Processes that decode large requests; 0 decodes in threads."""
     sql_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    """After which a SELECT is ended."""
     sql_rows: Annotated[int, Field(gt=0)] = 1_000_000
+    """At which its answer is cut."""
 
 
 class Settings(BaseSettings):
@@ -120,14 +148,21 @@ class Settings(BaseSettings):
     )
 
     data: Path = Path(".heddle")
+    """Folder of database, logs and token."""
     host: str = "127.0.0.1"
+    """Address to listen on; beyond loopback the collector wants its tokens first."""
+    allow_host: tuple[str, ...] = ()
+    """Names by which clients may call the controller; addresses and loopback are always known."""
     collector: str | None = None
     """Of a running collector, where it answers queries; else the port of this tree."""
     controller: str | None = None
+    """Of a running controller; else the port of this tree."""
     otlp: str | None = None
     """Of a running collector, where it takes spans."""
     token: str | None = None
+    """The control token itself."""
     token_file: Path | None = None
+    """File that holds it; else `token` in the data folder."""
     retrain_every: Annotated[int, Field(ge=0)] = 0
     """Rollouts after which the controller trains a predictor again by itself; 0: never."""
     ports: PortSettings = PortSettings()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def _options(command: Any) -> Iterator[tuple[str, str, str]]:
         yield f"`{name}`", default, _sentence(getattr(p, "help", None))
 
 
+def _examples(epilog: str | None) -> str:
+    """What --help ends with, as a block to copy from."""
+    lines = [line.strip() for line in (epilog or "").splitlines() if line.startswith("  ")]
+    return "\n".join(("```sh", *lines, "```", "")) if lines else ""
+
+
 def command_reference() -> str:
     """Every command with its options."""
     parts: list[str] = []
@@ -109,7 +116,47 @@ def command_reference() -> str:
         parts.append(
             table(("option", "default", "meaning"), options) if options else "No options.\n"
         )
+        parts.append(_examples(command.epilog))
     return "\n".join(parts)
+
+
+def _meanings(source: Path) -> dict[tuple[str, str], str]:
+    """The sentence below a field of a class, by class and field."""
+    found: dict[tuple[str, str], str] = {}
+    kinds = [n for n in ast.parse(source.read_text()).body if isinstance(n, ast.ClassDef)]
+    for kind in kinds:
+        for field, below in pairwise(kind.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                found[kind.name, ast.unparse(field.target)] = ast.literal_eval(below.value)
+    return found
+
+
+def settings() -> str:
+    """Every setting with its variable, its default and its meaning."""
+    root = importlib.import_module("heddle.app.settings").Settings
+    said = _meanings(ROOT / "app/settings.py")
+    rows: list[tuple[str, str, str, str]] = []
+
+    def walk(kind: Any, prefix: str) -> None:
+        for name, field in kind.model_fields.items():
+            if hasattr(field.annotation, "model_fields"):
+                walk(field.annotation, f"{prefix}{name}.")
+                continue
+            variable = f"HEDDLE_{prefix}{name}".replace(".", "__").upper()
+            default = field.get_default(call_default_factory=True)
+            shown = "" if default in (None, "", (), {}) else f"`{default}`"
+            meaning = " ".join(said.get((kind.__name__, name), "").split())
+            rows.append((f"`{prefix}{name}`", f"`{variable}`", shown, meaning))
+
+    walk(root, "")
+    return table(("setting", "variable", "default", "meaning"), rows)
+
+
+def states() -> str:
+    """What a GPU can be in, in order of precedence."""
+    known = importlib.import_module("heddle.dashboards.theme").STATES
+    rows = ((f"`{name}`", state.label, state.says) for name, state in known.items())
+    return table(("state", "in the dashboard", "meaning"), rows)
 
 
 def levers() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,25 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+ANCHOR = re.compile(r"\]\(((?!https?:)[^)#]*)#([^)]+)\)")
+
+
+def test_anchors_between_pages_are_headings_there() -> None:
+    for page in PAGES:
+        for target, anchor in ANCHOR.findall(page.read_text()):
+            text = ((page.parent / target) if target else page).read_text()
+            heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in slugs, f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 40
+    assert not [row for row in rows if not row.split("|")[4].strip()]
+
+
 def test_a_cell_with_a_bar_does_not_split_its_row() -> None:
     assert generate.table(["a"], [["x|y"]]) == "| a |\n| --- |\n| x\\|y |\n"
 
@@ -87,7 +107,7 @@ def test_heddle_commands_and_options_that_pages_show_exist() -> None:
             command, _, rest = line.partition("heddle ")
             if command not in ("", ".venv/bin/") or not rest:
                 continue
-            name, *words = rest.split()
+            name, *words = shlex.split(rest, comments=True)
             assert name in commands, f"{page.name}: {line}"
             known = {o for p in commands[name].params for o in (*p.opts, *p.secondary_opts)}
             used = {w.partition("=")[0] for w in words if w.startswith("--")}

@@ -44,9 +44,7 @@ def run(
     model: options.Model = None,
     system: options.System = None,
     first_port: Annotated[int | None, typer.Option(help="Of the first engine launched.")] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A host name clients may call it by; repeat.")
-    ] = None,
+    allow_host: options.AllowHost = None,
     open_registration: Annotated[
         bool, typer.Option(help="Let engines register without the token, as at SGLang's router.")
     ] = False,
@@ -63,9 +61,10 @@ def run(
     engines = {"fleet.gpus": gpus, "fleet.model": model, "fleet.system": system}
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port, "retrain_every": retrain_every}
-    others = {"fleet.wedged_s": wedged_s}
+    others = {"fleet.wedged_s": wedged_s, "allow_host": tuple(allow_host) if allow_host else None}
     settings = load({"host": host, "data": data, **engines, **places, **there, **ports, **others})
-    doors = {"allowed_hosts": frozenset(allow_host or ()), "open_registration": open_registration}
+    hosts = frozenset(settings.allow_host)
+    doors = {"allowed_hosts": hosts, "open_registration": open_registration}
     _serve(
         settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed), doors
     )

@@ -29,6 +29,10 @@ Data = Annotated[
     Path | None, typer.Option("--data", help="Folder of database, logs and token.", metavar="DIR")
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", help="A host name clients may call it by; repeat."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs of the emulated fleet.", min=1)]
 Fleet = Annotated[

@@ -44,6 +44,7 @@ def run(
     preset: Annotated[str | None, typer.Option(help="Preset to begin with.")] = None,
     data: options.Data = None,
     host: options.Host = None,
+    allow_host: options.AllowHost = None,
     dashboard: Annotated[bool, typer.Option(help="Serve the pages too.")] = True,
 ) -> None:
     """Start the whole stack, and stay until Ctrl-C."""
@@ -55,7 +56,8 @@ def run(
     engines |= {"fleet.launcher": fleet, "fleet.ray_address": address}
     pace = {"fleet.speed": speed, "fleet.workers": tuple(worker) if worker else None}
     joins = {"fleet.registers": open_registration}
-    settings = load({"data": data, "host": host, **engines, **joins, **pace})
+    names = {"allow_host": tuple(allow_host) if allow_host else None}
+    settings = load({"data": data, "host": host, **engines, **joins, **names, **pace})
     checks.preset(preset)
     if settings.fleet.workers:
         compose.reach(settings.fleet.workers)

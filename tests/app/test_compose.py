@@ -40,6 +40,14 @@ def test_engines_that_register_themselves_are_let_in_and_none_is_launched(settin
     assert "--open-registration" not in emulated
 
 
+def test_a_name_that_clients_may_use_reaches_the_controller(settings):
+    settings.allow_host = ("heddle.cluster", "gpu0")
+    words = compose.controller_arguments(settings, Clock())
+    given = [words[at + 1] for at, word in enumerate(words) if word == "--allow-host"]
+    assert given == ["heddle.cluster", "gpu0"]
+    assert "--allow-host" not in compose.controller_arguments(load(), Clock())
+
+
 TAIL = "heddle: port 4318 on 127.0.0.1 is in use, and the collector wants it for OTLP over HTTP"
 
 
