@@ -28,7 +28,7 @@ def run(
     from heddle.collector.exporters.files import csv_text
 
     if not text.strip():
-        fail('there is no SELECT; say one, as heddle sql "FROM trajectories LIMIT 5"')
+        fail('there is no SELECT; say one, as heddle sql "SELECT run_id, state FROM trajectories"')
     with collector_client(collector, "sql") as client:
         frame, truncated = client.sql_page(text)
     if json:
