@@ -52,6 +52,7 @@ class Reallocator:
         self._leases = Leases(loop)
         self._spans = spans
         self._under_way: Story | None = None
+        self._change_task: asyncio.Task[Story] | None = None
         self._count = 0
         self._workers = 0
         launcher.ended, launcher.returned = self._ended, self._returned
@@ -126,7 +127,11 @@ class Reallocator:
         )
         self.stories.append(story)
         self._under_way = story
-        return asyncio.create_task(self._change(plan, story), name="heddle-reallocation")
+        # Held here: whoever does not wait for it would leave the loop with a weak reference.
+        self._change_task = asyncio.create_task(
+            self._change(plan, story), name="heddle-reallocation"
+        )
+        return self._change_task
 
     async def first(self, degrees: Sequence[int]) -> None:
         """Engines where none are; LaunchFailed when one does not come up, and none stays."""
@@ -150,6 +155,9 @@ class Reallocator:
                     break
         except ControllerError as error:
             problems.append(str(error))
+        except BaseException as error:
+            problems.append(f"it was given up: {type(error).__name__}: {error}")
+            raise
         finally:
             self._under_way = None
             fleet.changing -= 1

@@ -56,6 +56,8 @@ class Regrouping:
         self._begins = dict(zip(begins, group.starts, strict=True))
         self._old = [parts.fleet.workers[w] for w in group.drains]
         self._was = {w: parts.blocks.of[w] for w in group.drains}
+        self._by_hand = {w.id: w.draining for w in self._old}
+        """Why somebody had drained it before: undone is not resumed."""
         self._drain = Drain(parts.loop, self._old, leaving)
         self._ended: list[str] = []
         self.problem = ""
@@ -169,7 +171,7 @@ class Regrouping:
         back = [self._again(w.id, self._was[w.id]) for w in self._old if w.id in self._ended]
         found = await asyncio.gather(*back, return_exceptions=True)
         for worker in self._old:
-            worker.draining = ""
+            self._p.fleet.workers.get(worker.id, worker).draining = self._by_hand[worker.id]
         failed = [str(error) for error in found if isinstance(error, BaseException)]
         self.problem += "".join(f"; and its old engine: {sentence}" for sentence in failed)
 

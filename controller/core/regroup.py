@@ -141,6 +141,9 @@ def regroup(
     `tokens` are the contexts each worker holds; CoreError when the degrees do not fit the nodes, or
     when fewer than `floor_gpus` would serve at some time.
     """
+    if not degrees or min(degrees) < 1:
+        message = "a layout has at least one engine, of one GPU or more; say as 4x8+8x4"
+        raise CoreError(message)
     fleet = _Fleet(placed, tokens or {}, Counter(degrees))
     chosen = _cheapest([_node(fleet, n, size) for n, size in enumerate(nodes)], fleet, nodes)
     stays = tuple(w for w in placed if w in set(chosen.stays))

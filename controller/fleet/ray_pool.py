@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from heddle.controller.core.regroup import Place
-from heddle.controller.errors import LaunchFailed
+from heddle.controller.errors import ControllerError, LaunchFailed
 from heddle.controller.fleet.launcher import BACK_OFF_S, STEADY_S, Keeping, Kept, Started
 from heddle.controller.fleet.ray_actor import EngineActor
 from heddle.controller.fleet.ray_node import HOST, RayNode, unreachable
@@ -116,9 +116,20 @@ class RayLauncher(Keeping[_Kept]):
                 return
 
     async def _begin(self, kept: _Kept) -> Started:
-        return await self._begin_on(kept, self._cluster[kept.place.node])
+        return await self._begin_on(kept, self._home(kept))
 
     async def _begin_on(self, kept: _Kept, node: _Node | None) -> Started:
+        from ray.exceptions import RayError
+
+        try:
+            return await self._placed(kept, node)
+        except RayError as error:
+            # Anywhere on the way a node may die: no reason to give up keeping the engine.
+            lost = f"the engine of worker {kept.worker_id} was lost on its way"
+            message = f"{lost} ({type(error).__name__})"
+            raise LaunchFailed(message) from error
+
+    async def _placed(self, kept: _Kept, node: _Node | None) -> Started:
         ray = _ray()
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -144,12 +155,7 @@ class RayLauncher(Keeping[_Kept]):
         return await self._serving(kept, host)
 
     async def _serving(self, kept: _Kept, host: str) -> Started:
-        from ray.exceptions import RayError
-
-        try:
-            url, problem = await kept.actor.begin.remote(host, self._ready_s)
-        except RayError as error:
-            url, problem = "", f"was lost with its actor ({type(error).__name__})"
+        url, problem = await kept.actor.begin.remote(host, self._ready_s)
         if problem:
             message = f"the engine of worker {kept.worker_id} {problem}"
             raise LaunchFailed(message)
@@ -177,7 +183,11 @@ class RayLauncher(Keeping[_Kept]):
                     self._leave_out(kept.place.node)
                 continue
             since_s = loop.time()
-            await self.returned(started)
+            try:
+                await self.returned(started)
+            except ControllerError as error:
+                # Not taken in; it is kept all the same.
+                kept.health.said = str(error)
 
     def _leave_out(self, node: int) -> None:
         """Its machine is gone and no other has room: no layout counts on it any more."""
@@ -203,14 +213,18 @@ class RayLauncher(Keeping[_Kept]):
 
         actor, group = kept.actor, kept.group
         kept.actor = kept.group = None
-        if actor is not None:
-            with contextlib.suppress(RayError, TimeoutError):
-                await asyncio.wait_for(actor.stop.remote(), 10.0)
-            with contextlib.suppress(RayError):
-                ray.kill(actor)
-        if group is not None:
-            with contextlib.suppress(RayError):
-                remove_placement_group(group)
+        try:
+            if actor is not None:
+                with contextlib.suppress(RayError, TimeoutError):
+                    await asyncio.wait_for(actor.stop.remote(), 10.0)
+        finally:
+            # Also where whoever keeps it is ended meanwhile: nobody else knows of these GPUs.
+            if actor is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(actor)
+            if group is not None:
+                with contextlib.suppress(RayError):
+                    remove_placement_group(group)
 
 
 def _ray() -> Any:

@@ -165,13 +165,20 @@ async def test_engines_that_do_not_come_up_are_undone_and_the_old_layout_serves_
     async with fleet_stack((2, 2)) as f, aiohttp.ClientSession() as http:
         await begin(http, f.url)
         f.launcher.refuses.add(2)
+        await post(http, f.url, "/workers/w1/drain", why="a fan is loud")
+        for nothing in ([], [0], [2, -2]):
+            said = await post(http, f.url, "/fleet/apply", status=400, layout=nothing)
+            assert "at least one engine" in said["error"]
         told = await post(http, f.url, "/fleet/apply", layout=[2, 2], who="x", wait=True)
         _, worker = await step(http, f.url, "t", [1, 2, 3])
         known = await fleet_of(http, f.url)
     assert (told["state"], told["after"]) == ("rolled back", [1, 1, 1, 1])
     assert "exited with 1" in told["error"]
-    assert worker in {"w0", "w1", "w2", "w3"}
-    assert all(w["takes"] for w in known["workers"])
+    assert worker in {"w0", "w2", "w3"}
+    # What somebody drained by hand stays drained.
+    assert {w["worker_id"]: w["draining"] for w in known["workers"] if not w["takes"]} == {
+        "w1": "a fan is loud"
+    }
     assert {p["name"] for p in told["phases"]} >= {"stop", "launch", "back"}
 
 

@@ -145,3 +145,9 @@ def test_degrees_that_no_block_has_are_refused_with_the_nodes():
         regroup((8,), {}, (3,))
     assert nodes_of(20) == (8, 8, 4)
     assert spelled({8: 4, 4: 8, 1: 0}) == "4x8 + 8x4"
+
+
+@pytest.mark.parametrize("degrees", [[], [0], [2, 0], [-1]])
+def test_a_layout_without_an_engine_or_with_one_of_no_gpu_is_refused(degrees):
+    with pytest.raises(CoreError, match="a layout has at least one engine, of one GPU or more"):
+        regroup((4,), {"w0": Place(0, 0, 4)}, degrees)

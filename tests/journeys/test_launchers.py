@@ -130,6 +130,9 @@ async def test_an_actor_and_a_node_that_are_killed_are_survived(cluster, tmp_pat
         assert (lost, again.degree) == ("a", 2)
         assert asked(elsewhere.url)["env"]["DEGREE"] == "2"
         assert launcher.health()["a"].restarts >= 2
+        # The dead node's block, given up and asked for again: another node's GPUs will do.
+        await launcher.end("a")
+        assert asked((await launcher.start("b", Place(2, 0, 2))).url)["env"]["DEGREE"] == "2"
     finally:
         await launcher.stop()
 
