@@ -39,7 +39,7 @@ STATES: Final[dict[str, Meaning]] = {
     "busy_decode": Meaning("decode", "#0072b2", "#3b9bdc", "generating tokens"),
     "migration": Meaning("move, exposed", "#7d5ba6", "#a584cf", "a trajectory changes worker"),
     "queued": Meaning("queued", "#d55e00", "#ee7d2c", "work waits, nothing runs"),
-    "tool_wait": Meaning("tool wait", "#e69f00", "#f0b52e", "every live trajectory is in a tool"),
+    "tool_wait": Meaning("tool wait", "#e69f00", "#f0b52e", "no request is here, a tool runs"),
     "orchestrator": Meaning("orchestrator", "#e8dc4a", "#cfc43c", "between tool end and next step"),
     "ramp_up": Meaning(
         "ramp-up", "#b9c6d6", "#5d6b7d", "before the worker's first trajectory", "."
