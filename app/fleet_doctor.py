@@ -47,6 +47,8 @@ def notes(settings: Settings) -> Iterator[str]:
     """What works, but not as well as it could."""
     fleet = _fleet(settings)
     if fleet is None:
+        where = settings.controller_url
+        yield f"no controller answers at {where}, so no worker was asked; heddle up starts one"
         yield from _ports(settings)
         return
     if fleet.unavailable:

@@ -58,7 +58,10 @@ def test_a_ray_address_where_nobody_listens_and_memory_that_is_not_there_are_sai
     (memory,), _ = told(nobody, tmp_path, host_memory_gb=1e6)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         engines = taken.getsockname()[1]
-        _, (ports,) = told(nobody, tmp_path, gpus=1, ports={"engines": engines})
+        _, (alone, ports) = told(nobody, tmp_path, gpus=1, ports={"engines": engines})
+    assert alone == (
+        f"no controller answers at {nobody}, so no worker was asked; heddle up starts one"
+    )
     assert ports == (
         f"of the engines' ports {engines} to {engines} in use: {engines}; heddle up takes others, "
         "heddle control needs --first-port"
