@@ -41,7 +41,14 @@ def ablation(full: str = FULL, base: str = BASE) -> list[str]:
     return list(dict.fromkeys([base, full, *removed, *alone, *others]))
 
 
-def expanded(policies: Sequence[str]) -> list[str]:
-    """With `ablation` spelled out."""
-    spelled = [p for name in policies for p in (ablation() if name == ABLATION else [name])]
+def expanded(policies: Sequence[str], gpus: int) -> list[str]:
+    """With `ablation` spelled out, but for fixed degrees that so many GPUs do not hold."""
+    fitting = [policy for policy in ablation() if fixed_degree(policy) <= gpus]
+    spelled = [p for name in policies for p in (fitting if name == ABLATION else [name])]
     return list(dict.fromkeys(spelled))
+
+
+def fixed_degree(policy: str) -> int:
+    """The degree that a policy's allocation is fixed to; 0 for none."""
+    _, _, degree = policy.partition("/allocation=fixed-")
+    return int(degree) if degree.isdigit() else 0

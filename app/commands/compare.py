@@ -29,7 +29,7 @@ def compare(
     policies: Sequence[str], source: Mapping[str, Any], asked: Mapping[str, Any], *, json: bool
 ) -> None:
     """Play every cell under every policy and print the medians, the first policy as base."""
-    policies = expanded(policies)
+    policies = expanded(policies, min(asked["gpus"]))
     for policy in policies:
         switches_of(policy)
     asked = {**asked, "model": asked["model"] or "Qwen3-14B"}
