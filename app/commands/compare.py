@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.app import checks, recorded, show
-from heddle.app.ablation import expanded
+from heddle.app.ablation import expanded, fixed_degree
 from heddle.app.collecting import tokens
 from heddle.app.commands.connect import collector_client
 from heddle.app.errors import fail
@@ -29,9 +29,12 @@ def compare(
     policies: Sequence[str], source: Mapping[str, Any], asked: Mapping[str, Any], *, json: bool
 ) -> None:
     """Play every cell under every policy and print the medians, the first policy as base."""
-    policies = expanded(policies, min(asked["gpus"]))
+    least = min(asked["gpus"])
+    policies = expanded(policies, least)
     for policy in policies:
         switches_of(policy)
+        if fixed_degree(policy) > least:
+            fail(f"{policy} needs {fixed_degree(policy)} GPUs an engine; the fleet has {least}")
     asked = {**asked, "model": asked["model"] or "Qwen3-14B"}
     checks.profile("h100_sxm", asked["model"])
     fleets = asked["gpus"]

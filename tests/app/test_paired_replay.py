@@ -151,6 +151,12 @@ def test_a_barrier_that_is_none_says_what_there_is(spelled):
         barrier_of(spelled)
 
 
+def test_a_fixed_degree_that_the_fleet_does_not_hold_is_refused_before_anything_is_played():
+    asked = {"gpus": [8, 4], "model": None}
+    with pytest.raises(AppError, match="needs 8 GPUs an engine; the fleet has 4"):
+        compare(["verl", "heddle/allocation=fixed-8"], {}, asked, json=False)
+
+
 def test_the_perturbed_laws_keep_their_degrees_and_are_all_wrong():
     known = laws("h100_sxm", "Qwen3-14B")
     told = perturbed(known)
