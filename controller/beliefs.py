@@ -246,9 +246,10 @@ class Beliefs:
         for group in groups:
             query = Query(group=group.group, run=run, task=group.task)
             history = self.of(run)
-            free = history.total(query).mean()
+            law = history.total(query)
+            free = law.mean()
             limited = history.mean_tokens(group.group, group.task) or free
-            lengths = history.draws(query, group.samples, rng) * min(limited / free, 1.0)
+            lengths = law.draws(group.samples, rng) * min(limited / free, 1.0)
             works += self.works_of(run, group, lengths.tolist())
         return works
 

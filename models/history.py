@@ -183,14 +183,14 @@ class GroupHistory:
 
     def laws(self, queries: Sequence[Query]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """`total` of many at once: mu and sigma, in their order."""
-        if len(queries) <= FEW:
-            few = [self.total(query) for query in queries]
-            return np.array([law.mu for law in few]), np.array([law.sigma for law in few])
         return self._laws(queries, *_grouped(queries))
 
     def _laws(
         self, queries: Sequence[Query], of: NDArray[np.intp], keys: Sequence[_Key]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if len(queries) <= FEW:
+            few = [self.total(query) for query in queries]
+            return np.array([law.mu for law in few]), np.array([law.sigma for law in few])
         shared = [self._shared(*key) for key in keys]
         known = np.array([one.posterior for one in shared]).T
         mean, variance, within = known[:, of]
@@ -254,7 +254,7 @@ class GroupHistory:
         """(4, queries): mu and sigma of `total`, `mean_steps` (0 for None) and `samples`."""
         of, keys = _grouped(queries)
         known = [(self.mean_steps(*key) or 0.0, self.samples(key[0])) for key in keys]
-        laws = self._laws(queries, of, keys) if len(queries) > FEW else self.laws(queries)
+        laws = self._laws(queries, of, keys)
         return np.stack([*laws, *np.array(known, dtype=np.float64)[of].T])
 
     def samples(self, group: str) -> int:
