@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from heddle.app.replay import switches_of
 from heddle.controller.core.policies import CHOICES, preset_switches
 
 ABLATION: Final = "ablation"
@@ -50,5 +51,5 @@ def expanded(policies: Sequence[str], gpus: int) -> list[str]:
 
 def fixed_degree(policy: str) -> int:
     """The degree that a policy's allocation is fixed to; 0 for none."""
-    _, _, degree = policy.partition("/allocation=fixed-")
+    degree = switches_of(policy).allocation.removeprefix("fixed-")
     return int(degree) if degree.isdigit() else 0

@@ -155,6 +155,8 @@ def test_a_fixed_degree_that_the_fleet_does_not_hold_is_refused_before_anything_
     asked = {"gpus": [8, 4], "model": None}
     with pytest.raises(AppError, match="needs 8 GPUs an engine; the fleet has 4"):
         compare(["verl", "heddle/allocation=fixed-8"], {}, asked, json=False)
+    with pytest.raises(AppError, match="needs 8 GPUs an engine; the fleet has 4"):
+        compare(["heddle/allocation=fixed-8/order=fcfs"], {}, asked, json=False)
 
 
 def test_the_perturbed_laws_keep_their_degrees_and_are_all_wrong():
