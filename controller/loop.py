@@ -16,20 +16,19 @@ import numpy as np
 
 from heddle.controller.beliefs import Beliefs
 from heddle.controller.clock import Clock
-from heddle.controller.core.decide import decide_at_home, roams, watches
-from heddle.controller.core.types import Release, Switches, Trajectory
+from heddle.controller.core.decide import decide_at_home, roams
+from heddle.controller.core.types import Plan, Release, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import TOOL_GAP_NS, Gap, StepSpans
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.decided import Decided
-from heddle.controller.deciding import Decider
+from heddle.controller.deciding import Decider, Seen, Thread
 from heddle.controller.errors import Aborted, ControllerError, NoWorker
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.foresight import Foresight
 from heddle.controller.journal import Journal
 from heddle.controller.live import Call, Grant, LiveTrajectory, Step
 from heddle.controller.movers import Mover
-from heddle.controller.pace import Pace
 from heddle.controller.steering import Steering
 from heddle.controller.switches import Switchboard
 from heddle.controller.table import Table
@@ -37,9 +36,6 @@ from heddle.controller.table import Table
 BEAT_S: Final = 0.5
 """Wall seconds between two looks at what time alone changes: trajectories that stay away, dead
 engines."""
-WATCH_S: Final = 2.0
-"""Fleet seconds between two decisions while nothing waits for one: moves and parking only
-(planning.md B.7: 2 to 15 s are equally good)."""
 FORGET_S: Final = 6 * 3600.0
 """Fleet seconds after which a trajectory that never said it finished is dropped."""
 NOBODY: Final = (
@@ -61,6 +57,7 @@ class Loop:
         journal: Journal,
         beliefs: Beliefs,
         spans: StepSpans,
+        thread: Thread | None = asyncio.to_thread,
     ) -> None:
         self.clock = clock
         self.rng = rng
@@ -80,13 +77,14 @@ class Loop:
             clock, beliefs, spans, lambda run: switchboard.of(run).prediction
         )
         believe = self.foresight.believe
-        self._decider = Decider(clock, fleet, switchboard, beliefs, self.table, believe)
-        self.pace = Pace(self._decide, lambda: len(self.trajectories))
+        self._decider = Decider(
+            clock, fleet, switchboard, beliefs, self.table,
+            rng=rng, believe=believe, do=self._carry_out, failed=self._failed, thread=thread,
+        )  # fmt: skip
+        self.pace = self._decider.pace
         self.steering = Steering(fleet, self.table, switchboard, beliefs, believe)
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
-        self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
-        """By run: whose waiting steps only a full decision can place."""
         self._arrivals = 0
         self._poked = False
         self._beat: asyncio.Task[None] | None = None
@@ -103,7 +101,7 @@ class Loop:
                 await self._beat
         await self.steering.close()
         await self.mover.close()
-        self.pace.close()
+        await self._decider.close()
         self.foresight.close()
         for step in self.table.waiting():
             self._reject(step, NoWorker("the controller is shutting down"))
@@ -179,12 +177,13 @@ class Loop:
         trajectory.last_end_ns = now_ns
         if step.whose.final or step.whose.is_anonymous or trajectory.final:
             self._leave(trajectory)
+            self._decider.freed()
         else:
             self.journal.pin(trajectory.pin)
             self.beliefs.survives(trajectory)
             self.foresight.stepped(trajectory)
-        if self._wait_s(trajectory.run) is not None:
-            self.poke()
+        if self._decider.wait_s(trajectory.run) is not None:
+            self._look()
 
     def drop(self, step: Step, error: str, usage: Usage | None = None, late_s: float = 0.0) -> None:
         """The step ends without a whole answer: the client left, the engine failed, an abort."""
@@ -193,7 +192,7 @@ class Loop:
         if step in step.trajectory.waiting:
             step.trajectory.waiting.remove(step)
             if not step.trajectory.waiting:
-                self._decided(step.trajectory)
+                self._decider.decided(step.trajectory)
         self._stop_running(step, ended_ns, usage)
         self.mover.stopped(step.trajectory)
         self.spans.ended(step, usage or Usage(), ended_ns, error=error)
@@ -234,14 +233,19 @@ class Loop:
         self.steering.ask()
 
     def poke(self) -> None:
-        """Something changed: decide at the end of this turn of the event loop, once."""
+        """Something changed that may let go what is held: decide soon."""
+        self._decider.freed()
+        self._look()
+
+    def _look(self) -> None:
+        """See who returned and what is to be decided on, once at the end of this turn."""
         if not self._poked:
             self._poked = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _returns(self, trajectory: LiveTrajectory) -> None:
         self._returned[trajectory] = None
-        self.poke()
+        self._look()
 
     def _turn(self) -> None:
         self._poked = False
@@ -252,16 +256,7 @@ class Loop:
                 by_run.setdefault(trajectory.run, []).append(trajectory)
             for run, those in by_run.items():
                 self._guarded(run, self._send_home, those)
-        for run in self.table.runs:
-            at_least_s = self._wait_s(run)
-            if at_least_s is not None:
-                self.pace.ask(run, at_least_s=at_least_s)
-
-    def _wait_s(self, run: str) -> float | None:
-        """Wall seconds between full decisions of that run; None: they would change nothing."""
-        if self._undecided.get(run):
-            return 0.0
-        return WATCH_S / self.clock.speed if watches(self.switchboard.of(run)) else None
+        self._decider.look()
 
     def _send_home(self, run: str, returned: list[LiveTrajectory]) -> None:
         """Release steps of started trajectories whose worker lives; the rest needs a decision."""
@@ -278,35 +273,32 @@ class Loop:
                 home.append(trajectory.fact())
             else:
                 self.foresight.settle(trajectory)
-                self._undecided.setdefault(run, {})[trajectory] = None
+                self._decider.wants(trajectory)
         if home:
             releases = decide_at_home(home, self.beliefs.rates(run), switches)
             for release in releases:
                 self._release(self.trajectories[release.trajectory], release, switches)
             self.decisions.note(self.clock.now_ns(), run, switches.order, releases)
 
-    def _decide(self, run: str) -> None:
-        self._guarded(run, self._decide_all)
-
     def _guarded(self, run: str, decision: Callable[..., None], *args: object) -> None:
         try:
             decision(run, *args)
         except Exception as error:  # noqa: BLE001 (the loop must live; counted, held steps told)
-            self.failures += 1
-            self.last_failure = f"{type(error).__name__}: {error}"
-            for step in self.table.waiting(run):
-                self._reject(step, ControllerError(f"the decision failed: {error}"))
+            self._failed(run, error)
 
-    def _decide_all(self, run: str) -> None:
-        switches = self.switchboard.of(run)
+    def _failed(self, run: str, error: Exception) -> None:
+        self.failures += 1
+        self.last_failure = f"{type(error).__name__}: {error}"
+        for step in self.table.waiting(run):
+            self._reject(step, ControllerError(f"the decision failed: {error}"))
+
+    def _carry_out(self, seen: Seen, plan: Plan) -> None:
+        run, switches = seen.run, seen.switches
         if not self.fleet.taking:
             for step in [] if self.fleet.serves else self.table.waiting(run):
                 if not step.trajectory.moving:
                     self._reject(step, NoWorker(NOBODY))
             return
-        if not self._undecided.get(run) and not watches(switches):
-            return
-        plan = self._decider.plan(run, switches, self.rng)
         for release in plan.releases:
             self._release(self.trajectories[release.trajectory], release, switches)
         for move in plan.moves:
@@ -322,7 +314,7 @@ class Loop:
             trajectory.worker = worker.id
             self.journal.pin(trajectory.pin)
         now_ns, rank = self.clock.now_ns(), release.rank
-        self._decided(trajectory)
+        self._decider.decided(trajectory)
         trajectory.parked = False
         waiting, trajectory.waiting = trajectory.waiting, []
         trajectory.changed()
@@ -340,11 +332,6 @@ class Loop:
             worker.running += 1
             if not step.grant.done():
                 step.grant.set_result(grant)
-
-    def _decided(self, trajectory: LiveTrajectory) -> None:
-        undecided = self._undecided.get(trajectory.run)
-        if undecided:
-            undecided.pop(trajectory, None)
 
     def _end_tool(self, trajectory: LiveTrajectory, now_ns: int) -> Gap | None:
         since_ns = trajectory.last_end_ns
@@ -368,7 +355,7 @@ class Loop:
         self.foresight.forget(trajectory)
         self.beliefs.finished(trajectory, truncated=truncated)
         self.journal.unpin(trajectory.run, trajectory.id)
-        self._decided(trajectory)
+        self._decider.decided(trajectory)
 
     def _stop_running(self, step: Step, ended_ns: int, usage: Usage | None = None) -> None:
         running = step.trajectory.running
@@ -395,5 +382,5 @@ class Loop:
             for trajectory in list(self.trajectories.values()):
                 if trajectory.last_end_ns < oldest_ns and trajectory.state == "tool":
                     self._leave(trajectory, truncated=True)
-            self._decider.forget(self.table.runs)
+            self._decider.forget()
             self.poke()

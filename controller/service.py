@@ -43,12 +43,12 @@ from heddle.controller.fleet.sglang import SglangEngine, open_session
 from heddle.controller.fleet.static import StaticLauncher
 from heddle.controller.fleet.template import Template
 from heddle.controller.fleet.workers import Fleet
-from heddle.controller.garbage import look_rarely
 from heddle.controller.jobs import Jobs, Places
 from heddle.controller.journal import Journal
 from heddle.controller.laws import law_of, laws
 from heddle.controller.layouts import Layouts
 from heddle.controller.loop import Loop
+from heddle.controller.pauses import keep_short
 from heddle.controller.predictors import Predictors
 from heddle.controller.reallocation import Reallocator
 from heddle.controller.retraining import Retraining
@@ -329,7 +329,7 @@ def server(config: ControllerConfig) -> uvicorn.Server:
 def serve(config: ControllerConfig) -> None:
     """Serve until told to stop; the process is the controller's alone."""
     serving = server(config)
-    look_rarely()
+    keep_short()
     serving.run()
 
 

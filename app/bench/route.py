@@ -24,13 +24,13 @@ import psutil
 import uvloop
 
 from heddle.app.bench.figures import Figure, Say
-from heddle.app.bench.route_decide import LIVE, WORKERS, decisions
+from heddle.app.bench.route_decide import LIVE, WORKERS, decisions, pauses
 from heddle.app.bench.route_streams import OPEN, QUICK_OPEN, Targets, first_events, opened
 from heddle.app.bench.route_stub import Load, body_of, cpu_s, load, serving, stub_command
 from heddle.app.bench.route_switch import switched
 from heddle.app.supervise import free_port
 from heddle.controller.fleet.links import EngineLinks
-from heddle.controller.garbage import look_rarely
+from heddle.controller.pauses import keep_short
 
 ROUTER: Final = "HEDDLE_ROUTER_PYTHON"
 AGENTS: Final = 256
@@ -65,14 +65,26 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
 def _decided(steps: int) -> dict[str, Figure]:
     note = f"{LIVE} live, {WORKERS} workers, arrival to grant"
     # As the controller runs: on its event loop, with its pace of collecting garbage.
-    look_rarely()
+    keep_short()
     home = uvloop.run(decisions(preset="verl", steps=steps))
     planning = uvloop.run(decisions(preset="heddle", steps=steps))
     return {
         "decision_p50_us": _us(home, 50, 30, note),
         "decision_p99_us": _us(home, 99, 200, note),
         "decision_p99_replanning_us": _us(planning, 99, 2000, f"preset heddle; {note}"),
+        **_pauses(steps / 640),
     }
+
+
+def _pauses(seconds: float) -> dict[str, Figure]:
+    """How long the event loop stood still while whole pictures were decided on."""
+    apart, made = uvloop.run(pauses(asyncio.to_thread, seconds))
+    there, _ = uvloop.run(pauses(None, seconds))
+    note = (
+        f"{made} full decisions of {LIVE} in {seconds:g} s, in a thread; the worst pause of a task "
+        f"that sleeps 1 ms at a time; made on the loop itself: {max(there) * 1e3:.1f} ms"
+    )
+    return {"decision_pause_worst_ms": Figure(max(apart) * 1e3, "ms", 10, "lower", note)}
 
 
 def _us(taken_s: list[float], percentile: float, target: float, note: str) -> Figure:

@@ -17,6 +17,7 @@ from heddle.controller.clock import Clock
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import StepSpans
 from heddle.controller.dataplane.usage import Usage
+from heddle.controller.deciding import Thread
 from heddle.controller.fleet.engine import Capabilities
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
@@ -28,6 +29,7 @@ from heddle.controller.switches import Switchboard
 
 LIVE: Final = 6_400
 WORKERS: Final = 64
+NAP_S: Final = 0.001
 
 
 class _Engine:
@@ -40,7 +42,41 @@ class _Engine:
 
 async def decisions(*, preset: str, steps: int, live: int = LIVE) -> list[float]:
     """Seconds from arrival to grant of `steps` steps of started trajectories."""
-    clock, journal = Clock(), Journal(None)
+    loop, whose = await _loop(preset, live, Clock(), asyncio.to_thread)
+    taken: list[float] = []
+    for number in range(steps):
+        began = time.perf_counter()
+        await _step(loop, whose[number % live])
+        taken.append(time.perf_counter() - began)
+        await asyncio.sleep(0)
+    await _closed(loop)
+    return taken
+
+
+async def pauses(
+    thread: Thread | None, seconds: float, live: int = LIVE
+) -> tuple[list[float], int]:
+    """How late a task that sleeps a millisecond at a time came back, in seconds, while full
+    decisions were made as often as their pace allows; and how many there were."""
+    # At x20 the decisions that only watch come every 0.26 s, which is what 6,400 trajectories get.
+    loop, whose = await _loop("heddle", live, Clock(time.time_ns(), 20.0), thread)
+    made, late, end_s = loop.pace.decisions, list[float](), time.perf_counter() + seconds
+    number = 0
+    while (began := time.perf_counter()) < end_s:
+        await asyncio.sleep(NAP_S)
+        late.append(time.perf_counter() - began - NAP_S)
+        await _step(loop, whose[number % live])
+        number += 1
+    made = loop.pace.decisions - made
+    await _closed(loop)
+    return late, made
+
+
+async def _loop(
+    preset: str, live: int, clock: Clock, thread: Thread | None
+) -> tuple[Loop, list[Whose]]:
+    """A started loop whose trajectories have all ended a first step."""
+    journal = Journal(None)
     engine_at: Any = _Engine
     fleet = Fleet(clock, law_of(laws("h100_sxm", "Qwen3-14B")), engine_at)
     loop = Loop(
@@ -51,6 +87,7 @@ async def decisions(*, preset: str, steps: int, live: int = LIVE) -> list[float]
         journal=journal,
         beliefs=Beliefs(),
         spans=StepSpans(NoSpans(), 1.0),
+        thread=thread,
     )
     for index in range(WORKERS):
         await fleet.join(f"w{index}", f"http://w{index}", 1)
@@ -60,17 +97,18 @@ async def decisions(*, preset: str, steps: int, live: int = LIVE) -> list[float]
     for step in first:
         await step.grant
         loop.served(step, Usage(input_tokens=200, output_tokens=50))
-    taken: list[float] = []
-    for number in range(steps):
-        began = time.perf_counter()
-        step = loop.arrive(whose[number % live], Call(prompt_tokens=260))
-        await step.grant
-        taken.append(time.perf_counter() - began)
-        loop.served(step, Usage(input_tokens=260, output_tokens=50))
-        await asyncio.sleep(0)
+    return loop, whose
+
+
+async def _step(loop: Loop, whose: Whose) -> None:
+    step = loop.arrive(whose, Call(prompt_tokens=260))
+    await step.grant
+    loop.served(step, Usage(input_tokens=260, output_tokens=50))
+
+
+async def _closed(loop: Loop) -> None:
     await loop.close()
-    journal.close()
-    return taken
+    loop.journal.close()
 
 
 def _whose(index: int) -> Whose:

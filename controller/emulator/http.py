@@ -37,7 +37,7 @@ from heddle.controller.emulator.stored import make_engine
 from heddle.controller.emulator.tiers import FolderStorage
 from heddle.controller.emulator.tracing import EngineSpans
 from heddle.controller.emulator.truth import Truth
-from heddle.controller.garbage import look_rarely
+from heddle.controller.pauses import keep_short
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -174,7 +174,7 @@ def serve(
     listener = bind(host, port)
     port = listener.getsockname()[1]
     app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint, storage)
-    look_rarely()
+    keep_short()
     app.logs = True
     # uvicorn ends its work at a SIGTERM and raises it again, which would end this before its log.
     signal.signal(signal.SIGTERM, lambda *_: None)

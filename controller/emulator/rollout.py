@@ -206,6 +206,7 @@ class Virtual:
             journal=self._journal,
             beliefs=beliefs,
             spans=self._spans,
+            thread=None,
         )
         moves = Reallocator(
             controller,

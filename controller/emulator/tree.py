@@ -105,27 +105,30 @@ class Tree(ABC, Generic[Context]):
 
     def lock(self, node: Node) -> None:
         """Keep the path to that node until it is unlocked as often."""
-        while node.parent is not None:
-            node.locks += 1
-            if node.locks > 1:
-                return
-            tokens = node.end - node.start
-            self.evictable_tokens -= tokens
-            self.locked_tokens += tokens
-            node = node.parent
+        end = node.end
+        while (parent := node.parent) is not None:
+            node.locks = locks = node.locks + 1
+            if locks > 1:
+                break
+            node = parent
+        # Edges of a path follow each other: what is new ends where the locked part ends.
+        tokens = end - node.end
+        self.evictable_tokens -= tokens
+        self.locked_tokens += tokens
 
     def unlock(self, node: Node) -> None:
         """Take one lock back."""
-        while node.parent is not None:
-            node.locks -= 1
-            if node.locks > 0:
-                return
-            tokens = node.end - node.start
-            self.evictable_tokens += tokens
-            self.locked_tokens -= tokens
-            if not node.children and not node.queued:
-                self._queue(node)
-            node = node.parent
+        leaf = node
+        while (parent := node.parent) is not None:
+            node.locks = locks = node.locks - 1
+            if locks > 0:
+                break
+            node = parent
+        tokens = leaf.end - node.end
+        self.evictable_tokens += tokens
+        self.locked_tokens -= tokens
+        # Only the path's own end can be a leaf.
+        self._may_go(leaf)
 
     def evict(self, tokens: int) -> int:
         """Drop unlocked leaves, oldest first, until that many tokens went; how many did."""
