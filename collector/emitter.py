@@ -13,12 +13,12 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanContext, TraceFlags
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
@@ -32,14 +32,19 @@ QUEUE_BYTES: Final = 128 << 20
 BATCH_SPANS: Final = 2_048
 DELAY_MS: Final = 200
 SEND_TIMEOUT_S: Final = 10
-_SAMPLED: Final = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+class _Sampled:
+    """A span's context, as far as the SDK's queue looks at it; its own works it out each time."""
+
+    trace_flags = SimpleNamespace(sampled=True)
 
 
 class _Encoded:
     """What the SDK's queue holds instead of a span: its bytes. It looks at the context only."""
 
     __slots__ = ("body",)
-    context = _SAMPLED
+    context = _Sampled
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -179,7 +184,8 @@ class Emitter:
                 name, trace_id, span_id, parent_span_id, start_ns, end_ns, attributes, error
             )
             self._run = attributes.get("heddle.run.id") or self._run
-            self._latest_ns = max(self._latest_ns, end_ns)
+            if end_ns > self._latest_ns:
+                self._latest_ns = end_ns
             if self._closed:
                 self._sender.lose()
             elif self._sender.admit(len(body)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import (
@@ -57,6 +58,34 @@ _ORDINARY: Final = Span(
 """What every span says; one that failed says its status after it."""
 
 
+class Shared:
+    """Attributes that many spans have in common, encoded when the first of them leaves."""
+
+    __slots__ = ("_body", "attributes")
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self.attributes = dict(attributes)
+        self._body = b""
+
+    @property
+    def body(self) -> bytes:
+        """As fields of a span."""
+        if not self._body:
+            said = [(k, v) for k, v in self.attributes.items() if v is not None]
+            self._body = b"".join([_pair(k, v) for k, v in said])
+        return self._body
+
+
+class Said(dict[str, Any]):
+    """The attributes of one span: the shared ones first, then its own, which have other names."""
+
+    __slots__ = ("shared",)
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.attributes)
+        self.shared = shared
+
+
 def span_bytes(
     name: str,
     trace_id: str,
@@ -81,7 +110,12 @@ def span_bytes(
         _times.pack(_START, start_ns, _END, end_ns),
         _ORDINARY,
     ]
-    for key, value in attributes.items():
+    pairs: Iterable[tuple[str, Any]] = attributes.items()
+    if type(attributes) is Said:
+        known_before = attributes.shared
+        parts.append(known_before.body)
+        pairs = islice(pairs, len(known_before.attributes), None)
+    for key, value in pairs:
         if value is None:
             continue
         # What comes again and again, without a call: 37 attributes a step.

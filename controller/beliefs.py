@@ -100,12 +100,8 @@ class Seen:
         mean_tool_s = self.tool_s / self.tools if self.tools else 0.0
         growth = self.gained_tokens / self.output_tokens if self.output_tokens else 1.0
         mean = self.total_tokens / self.finished if self.finished else DEFAULT_REMAINING
-        return Rates(
-            remaining_tokens=max(mean, 1.0),
-            context_per_output=max(growth, 1.0),
-            tool_s=mean_tool_s,
-            away_s=max(AWAY_TIMES * mean_tool_s, AWAY_S),
-        )
+        away_s = max(AWAY_TIMES * mean_tool_s, AWAY_S)
+        return Rates(max(mean, 1.0), max(growth, 1.0), mean_tool_s, away_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,7 +196,8 @@ class Beliefs:
         return self._widened(trajectory, _length(found))
 
     def _widened(self, trajectory: LiveTrajectory, told: Length) -> Length:
-        known = self.calibrations.setdefault(trajectory.run, Calibration())
+        if (known := self.calibrations.get(trajectory.run)) is None:
+            known = self.calibrations[trajectory.run] = Calibration()
         if not trajectory.output_tokens:
             known.predicted(trajectory.id, told)
         return known.widened(told)
@@ -293,26 +290,27 @@ def _group(trajectory: LiveTrajectory) -> str:
 
 
 def _length(found: Predicted) -> Length:
-    return Length(found.p10, found.p50, found.p90, found.mean)
+    return Length._make(found)
 
 
 def query_of(trajectory: LiveTrajectory) -> Query:
     """What a predictor may know of it now."""
     shape = trajectory.shape
+    # In the order of its fields: every step makes one, and names double its price.
     return Query(
-        group=_group(trajectory),
-        run=trajectory.run,
-        task=trajectory.task,
-        trajectory=trajectory.id,
-        sample=trajectory.sample,
-        prompt_tokens=trajectory.prompt_tokens,
-        context_tokens=trajectory.context_tokens,
-        tokens_so_far=trajectory.output_tokens,
-        steps_so_far=trajectory.steps,
-        last_output_tokens=shape.last_output_tokens,
-        max_output_tokens=shape.max_output_tokens,
-        last_observation_tokens=shape.last_observation_tokens,
-        tool_calls_so_far=shape.tool_calls,
-        tool_s_so_far=shape.tool_s,
+        _group(trajectory),
+        trajectory.run,
+        trajectory.task,
+        trajectory.id,
+        trajectory.sample,
+        trajectory.prompt_tokens,
+        trajectory.context_tokens,
+        trajectory.output_tokens,
+        trajectory.steps,
+        shape.last_output_tokens,
+        shape.max_output_tokens,
+        shape.last_observation_tokens,
+        shape.tool_calls,
+        shape.tool_s,
         last_tool_s=shape.last_tool_s,
     )

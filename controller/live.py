@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, cast
 
 from heddle.collector import ids
+from heddle.collector.span_bytes import Shared
 from heddle.controller.clock import Clock
 from heddle.controller.core.types import Latency, Length, Switches, Trajectory, Worker
 from heddle.controller.dataplane.identity import Whose
@@ -162,7 +163,9 @@ class LiveTrajectory:
     predictor_version: str | None = None
     believed: str | None = None
     """The prediction policy `remaining` was asked of; None: something changed since."""
-    ids: bytes | None = None
+    prompt_ids: bytes | None = None
+    output_ids: bytes | None = None
+    """Of its last step."""
     chat: bytes | None = None
     """Its last chat and the answer, as a warm-up sends it; kept where moves are on."""
     stays: bool = False
@@ -182,6 +185,10 @@ class LiveTrajectory:
     """The fact as last told; None: something changed since."""
     labels: tuple[object, dict[str, Any]] | None = None
     """What its spans say of it, and what that was made of."""
+    told: tuple[object, Shared] | None = None
+    """The same of its steps..."""
+    tools_told: tuple[object, Shared] | None = None
+    """... and of its tools."""
     steered: tuple[Trajectory, Switches] | None = None
     """What the priorities of its running steps were last worked out from."""
 
@@ -201,12 +208,19 @@ class LiveTrajectory:
     @property
     def has_prefix(self) -> bool:
         """Whether another engine can be given its context."""
-        return self.ids is not None or self.chat is not None
+        return self.prompt_ids is not None or self.chat is not None
 
     @property
     def interface(self) -> str:
         """How its steps come."""
-        return "generate" if self.ids is not None else "chat"
+        return "generate" if self.prompt_ids is not None else "chat"
+
+    @property
+    def ids(self) -> bytes | None:
+        """Its context, as a move carries it: put together when one does, not at every step."""
+        if self.prompt_ids is None or not self.output_ids:
+            return self.prompt_ids
+        return self.prompt_ids + b"," + self.output_ids
 
     def changed(self) -> None:
         """Whoever changes anything that `fact` tells says so here."""
@@ -225,9 +239,7 @@ class LiveTrajectory:
         self.steps += 1
         self.context_tokens = usage.input_tokens + usage.output_tokens
         self.output_tokens += usage.output_tokens
-        self.ids = step.ids
-        if step.ids is not None and usage.output_ids:
-            self.ids = step.ids + b"," + usage.output_ids
+        self.prompt_ids, self.output_ids = step.ids, usage.output_ids
         self.changed()
 
     @property

@@ -65,8 +65,8 @@ class Mover:
         if target is None or trajectory.moving or not trajectory.has_prefix:
             return False
         self._begin(trajectory, move, target)
-        if trajectory.ids is not None:
-            self._run(self._warm(trajectory, target, trajectory.ids))
+        if (ids := trajectory.ids) is not None:
+            self._run(self._warm(trajectory, target, ids))
         else:
             self._run(self._warm_chat(trajectory, target, trajectory.chat or b""))
         return True

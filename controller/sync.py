@@ -69,6 +69,11 @@ class WeightSyncs:
         self.running: set[Step] = set()
         """Steps that an engine has now."""
 
+    @property
+    def shut(self) -> bool:
+        """Whether weights change now."""
+        return not self._open.is_set()
+
     async def passable(self) -> None:
         """Wait while weights change."""
         await self._open.wait()
@@ -133,7 +138,9 @@ class WeightSyncs:
         if step.granted is None:
             return
         worker = step.granted.worker.id
-        seen, now_ns = self._seen.setdefault(worker, _Seen()), self._clock.now_ns()
+        now_ns = self._clock.now_ns()
+        if (seen := self._seen.get(worker)) is None:
+            seen = self._seen[worker] = _Seen()
         seen.aborts += usage.finish_reason == "abort" and not ours
         version = usage.policy_version
         if version is None or version == seen.version:

@@ -44,15 +44,23 @@ class _Group:
     with_means: int = 0
     censored: list[float] = field(default_factory=list[float])
     running: dict[str, float] = field(default_factory=dict[str, float])
+    _known: tuple[Level, tuple[float, float, float]] | None = None
 
     def add(self, n: int, mean_log: float, squares_log: float) -> None:
         """Pool n more samples (Chan's update of mean and squares)."""
+        self._known = None
         if self.n:
             gap = mean_log - self.sum_log / self.n
             squares_log += gap * gap * self.n * n / (self.n + n)
         self.squares_log += squares_log
         self.sum_log += n * mean_log
         self.n += n
+
+    def posterior(self, level: Level) -> tuple[float, float, float]:
+        """Of its finished samples: asked at every step, and the same until one more finished."""
+        if self._known is None or self._known[0] is not level:
+            self._known = level, posterior(self.stats(), level)
+        return self._known[1]
 
     def stats(self) -> GroupStats:
         return GroupStats(self.n, self.sum_log / self.n if self.n else 0.0, self.squares_log)
@@ -220,8 +228,10 @@ class GroupHistory:
         level = self.level(task or (group.task if group else None))
         if group is None:
             return posterior(GroupStats(0, 0.0, 0.0), level), []
-        alive = [at for name, at in group.running.items() if name != own]
-        return posterior(group.stats(), level), group.censored + alive
+        cut_off = [at for name, at in group.running.items() if name != own]
+        if group.censored:
+            cut_off = group.censored + cut_off
+        return group.posterior(level), cut_off
 
     def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
         """With steps and tool seconds as the group's means have them; 1 step where none is."""

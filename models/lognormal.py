@@ -30,6 +30,7 @@ FEW: Final = 4
 MAX_LOG: Final = 60.0
 """exp(60) tokens: more is the same to every caller, and exp must not overflow."""
 
+_OVER: Final = tuple(1.0 - level for level in LEVELS)
 _NORMAL: Final = NormalDist()
 _SQRT2: Final = math.sqrt(2.0)
 _SQRT2PI: Final = math.sqrt(2.0 * math.pi)
@@ -78,8 +79,23 @@ class Lognormal:
 
     def remaining(self, tokens_so_far: float = 0.0) -> Length:
         """p10, p50, p90 and mean of what is still to come."""
+        z = self._z(tokens_so_far)
+        if self.sigma - FAR_Z < z < FAR_Z:
+            return self._near(z, tokens_so_far)
         p10, p50, p90 = (self.quantile(level, tokens_so_far) for level in LEVELS)
         return Length(p10, p50, p90, self.mean(tokens_so_far))
+
+    def _near(self, z: float, so_far: float) -> Length:
+        """The same where nothing is far in a tail: what the four have in common is worked out once,
+        as every step asks for it."""
+        below = _NORMAL.inv_cdf
+        survival = 0.5 * math.erfc(z / _SQRT2)
+        p10, p50, p90 = [
+            so_far * math.expm1(min(self.sigma * max(-below(survival * over) - z, 0.0), MAX_LOG))
+            for over in _OVER
+        ]
+        ratio = mills(z - self.sigma) / (survival * _SQRT2PI * math.exp(0.5 * z * z))
+        return Length(p10, p50, p90, so_far * (ratio - 1.0))
 
     def draws(
         self, n: int, rng: np.random.Generator, tokens_so_far: float = 0.0

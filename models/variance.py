@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from heddle.models.predictor import DEFAULT_MEDIAN_TOKENS, DEFAULT_SIGMA
 
@@ -24,8 +24,7 @@ GROUP_VARIANCE_WEIGHT: Final = 10.0
 LEAST_VARIANCE: Final = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStats:
+class GroupStats(NamedTuple):
     """Finished trajectories of one group: how many, mean and summed squares of log tokens."""
 
     n: int

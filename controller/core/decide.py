@@ -7,6 +7,7 @@ no worker gets a fresh or parked trajectory above what admission allows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -17,12 +18,11 @@ from heddle.controller.core.draws import Ints
 from heddle.controller.core.memory import HELD, Flags, Memory
 from heddle.controller.core.migration import MIGRATIONS
 from heddle.controller.core.placement import PLACEMENTS, ROAMING
-from heddle.controller.core.priority import Standing, band, in_flight_first
+from heddle.controller.core.priority import band, in_flight_first, started_first
 from heddle.controller.core.types import Park, Plan, Rates, Release, Snapshot, Switches, Trajectory
 
 CHUNK: Final = 256
 """Waiting ones looked at together: most of thousands are of a length that fits nowhere now."""
-_AT_HOME: Final = "in flight on {}, its prefix is there"
 
 
 def decide(
@@ -67,16 +67,13 @@ def decide_at_home(
 
     No policy holds them back, so that their steps need not wait for a full decision.
     """
-    ordered = returning
-    if len(returning) > 1:
-        first = in_flight_first(switches.order, Standing.of(returning, rates))
-        ordered = [returning[i] for i in first.tolist()]
+    order = switches.order
+    ordered = started_first(order, returning, rates) if len(returning) > 1 else returning
     return [
-        _release(t, (home, _AT_HOME.format(home)), rank, band(switches.order, t, rates),
-                 switches.order)
+        Release(t.id, home, rank, band(order, t, rates), _said(order, rank, _at_home(home)))
         for rank, t in enumerate(ordered)
         if (home := t.worker) is not None
-    ]  # fmt: skip
+    ]
 
 
 def _released(
@@ -105,7 +102,7 @@ def _released(
 def _worker_for(place: int, choice: Flags, book: Book, switches: Switches) -> tuple[str, str]:
     home = int(book.facts.home[place])
     if home >= 0 and switches.placement not in ROAMING:
-        return book.names[home], _AT_HOME.format(book.names[home])
+        return book.names[home], _at_home(book.names[home])
     worker, because = PLACEMENTS[switches.placement](place, choice, book)
     if home < 0:
         book.take(place, worker)
@@ -123,14 +120,19 @@ def watches(switches: Switches) -> bool:
     return switches.migration != "off" or switches.admission in WATCHFUL
 
 
+# Nearly every step says one of a few sentences, and its span knows their bytes by them.
+@lru_cache(maxsize=1024)
+def _at_home(worker: str) -> str:
+    return f"in flight on {worker}, its prefix is there"
+
+
+@lru_cache(maxsize=4096)
+def _said(order: str, rank: int, because: str) -> str:
+    return f"{order} rank {rank}; {because}"
+
+
 def _release(
     trajectory: Trajectory, found: tuple[str, str], rank: int, priority: int | None, order: str
 ) -> Release:
     worker, because = found
-    return Release(
-        trajectory=trajectory.id,
-        worker=worker,
-        rank=rank,
-        priority=priority,
-        because=f"{order} rank {rank}; {because}",
-    )
+    return Release(trajectory.id, worker, rank, priority, f"{order} rank {rank}; {because}")

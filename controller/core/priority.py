@@ -6,8 +6,10 @@ returning step behind fresh ones finds its prefix evicted.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Self
 
 import numpy as np
@@ -90,11 +92,23 @@ ORDERS: Final[dict[str, Order]] = {
     "longest-first": longest_first,
     "longest-fresh": longest_fresh,
 }
+AS_THEY_COME: Final = frozenset({"fcfs", "longest-fresh"})
+"""Orders that know no difference between started ones but their arrival."""
 
 
 def in_flight_first(order: str, standing: Standing) -> Ints:
     """Who goes first, second, ...: steps of started trajectories before first ones."""
     return np.lexsort((standing.arrival, ORDERS[order](standing), standing.fresh))
+
+
+def started_first(
+    order: str, returning: Sequence[Trajectory], rates: Rates
+) -> Sequence[Trajectory]:
+    """Started ones alone, in their order: two or three a turn, and mostly as they came."""
+    if order in AS_THEY_COME:
+        return sorted(returning, key=attrgetter("arrival"))
+    first = in_flight_first(order, Standing.of(returning, rates))
+    return [returning[i] for i in first.tolist()]
 
 
 def band(order: str, trajectory: Trajectory, rates: Rates) -> int | None:
@@ -112,4 +126,4 @@ def band(order: str, trajectory: Trajectory, rates: Rates) -> int | None:
 
 
 def _band(tokens: float) -> int:
-    return sum(tokens >= edge for edge in BANDS_TOKENS)
+    return bisect_right(BANDS_TOKENS, tokens)

@@ -147,7 +147,8 @@ class Carrier:
             self._loop.drop(step, usage.error)
 
     async def _forward(self, exchange: Exchange, step: Step, grant: Grant) -> Usage:
-        await self._syncs.passable()
+        if self._syncs.shut:
+            await self._syncs.passable()
         self._syncs.running.add(step)
         try:
             return await self._sent(exchange, step, grant)

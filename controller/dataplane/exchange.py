@@ -193,6 +193,12 @@ def _passes(name: str) -> bool:
     return name not in _KEPT_BACK and not name.startswith("x-heddle-")
 
 
+_PRINTED: Final = bytes(b" "[0] if b < 0x20 or b == 0x7F else b for b in range(256))
+"""Control characters as spaces."""
+
+
+# Workers and decisions are few, and a trajectory comes back.
+@lru_cache(maxsize=16_384)
 def _safe(value: str) -> bytes:
     # A trajectory id comes from the client: no line break of it may reach a header.
-    return value.replace("\r", " ").replace("\n", " ").encode("latin-1", "replace")
+    return value.encode("latin-1", "replace").translate(_PRINTED)

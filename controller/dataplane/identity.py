@@ -7,7 +7,7 @@ one step. Nothing is guessed from the prompt.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -72,41 +72,48 @@ def resolve(request: Request) -> Whose:
     if source == "rid":
         lineage = _LINEAGE.match(str(request.body.get("rid")))
         step = int(lineage["step"]) if lineage else None
-    told = _Told(request)
-    said = _number(told("x-heddle-step", "step") or told("x-turn-id"))
+    told, alone = _told(request), request.headers.get
+    said = _number(told("x-heddle-step", "step") or alone("x-turn-id"))
+    # In the order of its fields: every request makes one, and names double its price.
     return Whose(
-        run=told("x-heddle-run", "run") or DEFAULT_RUN,
-        trajectory=trajectory,
-        source=source,
-        rollout=told("x-heddle-rollout-id", "rollout_id"),
-        group=told("x-heddle-group-id", "group_id")
-        or told("x-instance-id")
+        told("x-heddle-run", "run") or DEFAULT_RUN,
+        trajectory,
+        source,
+        told("x-heddle-rollout-id", "rollout_id"),
+        told("x-heddle-group-id", "group_id")
+        or alone("x-instance-id")
         or _group_in(trajectory, source),
-        sample=_number(told("x-heddle-sample-index", "sample_index")),
-        task=told("x-heddle-task", "task"),
-        step=said if said is not None else step,
-        final=(told("x-heddle-final", "final") or "").lower() in {"1", "true"},
-        trace=parse_trace(request.headers.get("traceparent")),
+        _number(told("x-heddle-sample-index", "sample_index")),
+        told("x-heddle-task", "task"),
+        said if said is not None else step,
+        (told("x-heddle-final", "final") or "").lower() in {"1", "true"},
+        parse_trace(alone("traceparent")),
     )
 
 
-class _Told:
+def _told(request: Request) -> Callable[[str, str], str | None]:
     """What is said under a header, else under a key of the body's `heddle` or `metadata`."""
+    headers = request.headers
+    parts = [p for name in _PARTS if isinstance(p := request.body.get(name), Mapping)]
 
-    def __init__(self, request: Request) -> None:
-        self._headers = request.headers
-        parts = (request.body.get(name) for name in ("heddle", "metadata"))
-        self._parts: list[Mapping[str, Any]] = [p for p in parts if isinstance(p, Mapping)]
+    def in_header(header: str, _: str) -> str | None:
+        return headers.get(header)
 
-    def __call__(self, header: str, key: str = "") -> str | None:
-        said = self._headers.get(header)
-        if said or not key or not self._parts:
-            return said
-        for part in self._parts:
-            value = part.get(key)
-            if isinstance(value, str | int) and value != "":
-                return str(value)[:MAX_ID]
-        return None
+    def anywhere(header: str, key: str) -> str | None:
+        return headers.get(header) or _first(parts, key)
+
+    return anywhere if parts else in_header
+
+
+_PARTS: Final = ("heddle", "metadata")
+
+
+def _first(parts: Sequence[Mapping[str, Any]], key: str) -> str | None:
+    for part in parts:
+        value = part.get(key)
+        if isinstance(value, str | int) and value != "":
+            return str(value)[:MAX_ID]
+    return None
 
 
 def _group_in(trajectory: str, source: str) -> str | None:
@@ -183,7 +190,9 @@ def _number(text: str | None) -> int | None:
 
 def parse_trace(header: str | None) -> tuple[str, str] | None:
     """Trace id and span id of a `traceparent`; None when it is none."""
-    found = _TRACEPARENT.match((header or "").strip().lower())
+    if not header:
+        return None
+    found = _TRACEPARENT.match(header.strip().lower())
     if not found or set(found[1]) == {"0"} or set(found[2]) == {"0"}:
         return None
     return found[1], found[2]

@@ -29,7 +29,7 @@ from heddle.controller.errors import (
     NoWorker,
     TooMany,
 )
-from heddle.controller.live import Call, Step
+from heddle.controller.live import Call, LiveTrajectory, Step
 from heddle.controller.loop import NOBODY, Loop
 from heddle.controller.pins import Pin
 from heddle.controller.sync import WeightSyncs
@@ -89,21 +89,15 @@ class Proxy:
             priority=priority,
             resumable=exchange.can_resume,
         )
-        whose = self._grouped(exchange, self._inferred(exchange, whose))
-        self._admit(whose)
-        self._supersede(whose, call)
+        whose = self._inferred(exchange, whose)
+        known = self._loop.trajectories.get(f"{whose.run}/{whose.trajectory}")
+        if known is None:
+            self._admit()
+            whose = self._grouped(exchange, whose)
+        elif call.client_rid is not None:
+            _supersede(known, call.client_rid)
         step = self._loop.arrive(whose, call)
         await asgi.while_there(receive, self._carrier.carry(exchange, step), lambda: exchange.ended)
-
-    def _supersede(self, whose: Whose, call: Call) -> None:
-        """A client that asks again under a rid takes the place of its earlier request."""
-        known = self._loop.trajectories.get(f"{whose.run}/{whose.trajectory}")
-        if known is None or call.client_rid is None:
-            return
-        for step in (*known.waiting, *known.running):
-            if step.client_rid == call.client_rid:
-                message = f"the request {call.client_rid!r} was sent again: that one is answered"
-                step.give_up(Conflict(message))
 
     def _inferred(self, exchange: Exchange, whose: Whose) -> Whose:
         """A request that names nobody may go on with a context that is known."""
@@ -124,9 +118,8 @@ class Proxy:
         return whose._replace(trajectory=line.trajectory, step=step, source="lineage", group=group)
 
     def _grouped(self, exchange: Exchange, whose: Whose) -> Whose:
-        """A trajectory that says no group belongs with those that begin with the same prompt."""
-        begun = f"{whose.run}/{whose.trajectory}" in self._loop.trajectories
-        if whose.group or begun or whose.source == "lineage" or exchange.is_batch:
+        """A new one that says no group belongs with those that begin with the same prompt."""
+        if whose.group or whose.source == "lineage" or exchange.is_batch:
             return whose
         return whose._replace(group=prompt_group(exchange.body.ids, exchange.messages))
 
@@ -150,11 +143,10 @@ class Proxy:
         elif ids is None:
             self._lineage.note(line, None, exchange.messages, exchange.answered)
 
-    def _admit(self, whose: Whose) -> None:
+    def _admit(self) -> None:
         """Refuse more trajectories than memory is meant for."""
-        known = self._loop.trajectories
-        if len(known) >= MAX_LIVE and f"{whose.run}/{whose.trajectory}" not in known:
-            message = f"{len(known)} trajectories are live; finish some, or let them end"
+        if (live := len(self._loop.trajectories)) >= MAX_LIVE:
+            message = f"{live} trajectories are live; finish some, or let them end"
             raise TooMany(message)
 
     async def _models(self, send: Send) -> None:
@@ -182,6 +174,14 @@ class Proxy:
             await asyncio.gather(*(g.worker.engine.abort(g.rid) for g in grants))
         said = orjson.dumps({"success": True, "running": len(running)})
         await asgi.answer(exchange.send, 200, said, "application/json")
+
+
+def _supersede(known: LiveTrajectory, rid: str) -> None:
+    """A client that asks again under a rid takes the place of its earlier request."""
+    for step in (*known.waiting, *known.running):
+        if step.client_rid == rid:
+            message = f"the request {rid!r} was sent again: that one is answered"
+            step.give_up(Conflict(message))
 
 
 def _priority(head: Mapping[str, Any]) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
+from heddle.collector.span_bytes import Said, Shared
 from heddle.controller.core.types import Length
 from heddle.controller.dataplane.ledger import Entry, Ledger
 from heddle.controller.dataplane.usage import Usage
@@ -132,7 +133,7 @@ class StepSpans:
                 span_id=_span_id(step),
                 parent_span_id=parent,
                 at_ns=step.arrived_ns,
-                attributes=self._whose(step),
+                attributes={**self._whose(step), "heddle.step.index": step.index},
             )
 
     def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
@@ -140,7 +141,8 @@ class StepSpans:
         _, after = self._new.pop(step, _NOBODY)
         if after is not None:
             self._tool(step, after)
-        trace, parent = trace_of(step.trajectory)
+        known = step.trajectory
+        trace, parent = trace_of(known)
         end_ns = max(end_ns, step.arrived_ns)
         self._spans.emit(
             f"{c.CHAT} {step.model}".rstrip(),
@@ -149,16 +151,9 @@ class StepSpans:
             parent_span_id=parent,
             start_ns=step.arrived_ns,
             end_ns=end_ns,
-            attributes={
-                **self._whose(step),
-                **_decision(step),
-                **_segments(step, usage, end_ns),
-                **_tokens(usage),
-            },
+            attributes=self._said(step, usage, end_ns),
             error=error,
         )
-
-        known = step.trajectory
         entry = self._ledger.extend(known.run, known.id, labels_of(known), end_ns)
         entry = entry or self._ledger.note(self._entry(step, end_ns))
         if step.whose.final and error is None and step.trajectory.trace is None:
@@ -198,15 +193,23 @@ class StepSpans:
             parent_span_id=parent,
             start_ns=gap.since_ns,
             end_ns=step.arrived_ns,
-            attributes={
-                **labels_of(trajectory),
+            attributes=self._of_tool(trajectory, gap),
+        )
+
+    def _of_tool(self, trajectory: LiveTrajectory, gap: Gap) -> Said:
+        labels = labels_of(trajectory)
+        known = trajectory.tools_told
+        if known is None or known[0] is not labels:
+            known = trajectory.tools_told = labels, Shared({
+                **labels,
                 "gen_ai.operation.name": c.EXECUTE_TOOL,
                 "gen_ai.tool.name": "unknown",
-                "heddle.step.index": gap.step_index,
                 "heddle.tool.inferred": True,
                 "heddle.clock.speed": self._speed,
-            },
-        )
+            })  # fmt: skip
+        said = Said(known[1])
+        said["heddle.step.index"] = gap.step_index
+        return said
 
     def predicted(
         self, trajectory: LiveTrajectory, said: Predicted, asked_ns: int, end_ns: int
@@ -273,16 +276,37 @@ class StepSpans:
             error=move.error,
         )
 
+    def _said(self, step: Step, usage: Usage, end_ns: int) -> Said:
+        """All of a step that ended."""
+        said = Said(self._shared(step))
+        said["heddle.step.index"] = step.index
+        _decision(step, said)
+        _segments(step, usage, end_ns, said)
+        _tokens(usage, said)
+        return said
+
     def _whose(self, step: Step) -> dict[str, Any]:
         return {
             **labels_of(step.trajectory),
             "gen_ai.operation.name": c.CHAT,
             "gen_ai.request.model": step.model or None,
             "gen_ai.provider.name": "sglang",
-            "heddle.step.index": step.index,
             "heddle.identity": step.whose.source,
             "heddle.clock.speed": self._speed,
         }
+
+    def _shared(self, step: Step) -> Shared:
+        """What all steps of the trajectory on that worker say: the same object while they do."""
+        trajectory, grant = step.trajectory, step.granted
+        at, degree = (grant.worker.id, grant.worker.degree) if grant else (None, None)
+        version = step.predictor_version
+        made_of = labels_of(trajectory), step.model, step.whose.source, version, at, degree
+        known = trajectory.told
+        if known is None or known[0] != made_of:
+            worker = {"heddle.worker.id": at, "heddle.degree": degree}
+            said = {**self._whose(step), "heddle.predictor.version": version, **worker}
+            known = trajectory.told = made_of, Shared(said)
+        return known[1]
 
 
 def _span_id(step: Step) -> str:
@@ -314,46 +338,36 @@ def _lengths(length: Length) -> dict[str, Any]:
     }
 
 
-def _decision(step: Step) -> dict[str, Any]:
+def _decision(step: Step, said: Said) -> None:
     grant, length = step.granted, step.predicted
-    said: dict[str, Any] = {"heddle.predictor.version": step.predictor_version}
     if length is not None:
-        said |= _lengths(length)
+        said["heddle.predicted.p10"], said["heddle.predicted.p50"] = length.p10, length.p50
+        said["heddle.predicted.p90"] = length.p90
     if grant is not None:
-        said |= {
-            "heddle.worker.id": grant.worker.id,
-            "heddle.degree": grant.worker.degree,
-            "heddle.order.rank": grant.rank,
-            "heddle.priority": step.priority,
-            "heddle.because": grant.because,
-        }
-    return said
+        said["heddle.order.rank"], said["heddle.priority"] = grant.rank, step.priority
+        said["heddle.because"] = grant.because
 
 
-def _segments(step: Step, usage: Usage, end_ns: int) -> dict[str, Any]:
+def _segments(step: Step, usage: Usage, end_ns: int, said: Said) -> None:
     whole_s = (end_ns - step.arrived_ns) / 1e9
     if step.granted is None:
-        return {"heddle.held_s": whole_s}
+        said["heddle.held_s"] = whole_s
+        return
     held_s = min(step.held_s, whole_s)
     queue_s, prefill_s, decode_s = usage.fitted(whole_s - held_s)
     first_s = held_s + queue_s + prefill_s
     if usage.first_chunk_ns is not None:
         first_s = max(usage.first_chunk_ns - step.arrived_ns, 0) / 1e9
-    return {
-        "heddle.held_s": held_s,
-        "heddle.queue_s": queue_s,
-        "heddle.prefill_s": prefill_s,
-        "heddle.decode_s": decode_s,
-        "gen_ai.response.time_to_first_chunk": first_s,
-    }
+    said["heddle.held_s"], said["heddle.queue_s"] = held_s, queue_s
+    said["heddle.prefill_s"], said["heddle.decode_s"] = prefill_s, decode_s
+    said["gen_ai.response.time_to_first_chunk"] = first_s
 
 
-def _tokens(usage: Usage) -> dict[str, Any]:
-    return {
-        "gen_ai.usage.input_tokens": usage.input_tokens,
-        "gen_ai.usage.output_tokens": usage.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
-        "heddle.retractions": usage.retractions,
-        "heddle.policy_version": usage.policy_version,
-        "gen_ai.response.finish_reasons": [usage.finish_reason] if usage.finish_reason else None,
-    }
+def _tokens(usage: Usage, said: Said) -> None:
+    said["gen_ai.usage.input_tokens"] = usage.input_tokens
+    said["gen_ai.usage.output_tokens"] = usage.output_tokens
+    said["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
+    said["heddle.retractions"] = usage.retractions
+    said["heddle.policy_version"] = usage.policy_version
+    reason = usage.finish_reason
+    said["gen_ai.response.finish_reasons"] = [reason] if reason else None

@@ -47,12 +47,10 @@ class Usage:
     def fitted(self, inside_s: float) -> tuple[float, float, float]:
         """Queue, prefill and decode, cut in that order so that they fit the engine's part."""
         left = max(inside_s, 0.0)
-        pieces: list[float] = []
-        for piece in (self.queue_s, self.prefill_s, self.decode_s):
-            taken = min(max(piece or 0.0, 0.0), left)
-            pieces.append(taken)
-            left -= taken
-        return pieces[0], pieces[1], pieces[2]
+        queue_s = min(max(self.queue_s or 0.0, 0.0), left)
+        left -= queue_s
+        prefill_s = min(max(self.prefill_s or 0.0, 0.0), left)
+        return queue_s, prefill_s, min(max(self.decode_s or 0.0, 0.0), left - prefill_s)
 
 
 def of_generate(answer: Any) -> Usage:

@@ -8,9 +8,17 @@ loop ends, whichever is first: 15 us of CPU a request, and as much again for the
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Held:
@@ -32,11 +40,20 @@ class Held:
             self._head = data
             self._loop.call_soon(self.flush)
 
+    def through(self, data: bytes) -> None:
+        """Now, behind what waits."""
+        head, self._head = self._head, b""
+        self._transport.write(head + data if head else data)
+
     def flush(self) -> None:
         """Nothing followed."""
         head, self._head = self._head, b""
         if head and not self._transport.is_closing():
             self._transport.write(head)
+
+    def is_closing(self) -> bool:
+        """Whether it ends; asked after every answer."""
+        return self._transport.is_closing()
 
     def close(self) -> None:
         """What waits goes out before."""
@@ -47,9 +64,41 @@ class Held:
         return getattr(self._transport, name)
 
 
+class Cycle(RequestResponseCycle):
+    """uvicorn's request and its answer, which may come whole."""
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Answer at once; False, and nothing done, where uvicorn's own way has to say more.
+
+        That way is two messages, each a coroutine, and two searches in each header.
+        """
+        stopped = self.response_started or self.disconnected or self.flow.write_paused
+        plain = self.keep_alive and not self.access_log and self.scope["method"] != "HEAD"
+        if stopped or not plain or self.default_headers:
+            return False
+        parts = [STATUS_LINE[status]]
+        for name, value in headers:
+            if name == b"connection":
+                return False
+            parts += (name, b": ", value, b"\r\n")
+        if HEADER_VALUE_RE.search(b"".join(parts[3::4])):
+            return False
+        parts += (b"content-length: %d\r\n\r\n" % len(body), body)
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        cast("Held", self.transport).through(b"".join(parts))
+        self.message_event.set()
+        self.on_response()
+        return True
+
+
 class OneWrite(HttpToolsProtocol):
-    """uvicorn's protocol on such a transport."""
+    """uvicorn's protocol on such a transport, with such answers."""
 
     def connection_made(self, transport: Any) -> None:
         """A client connected."""
         super().connection_made(Held(transport))  # pyright: ignore[reportArgumentType] (all of a transport that uvicorn uses)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.__class__ = Cycle
+        super()._start_asgi_task(cycle, app)

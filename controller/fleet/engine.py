@@ -48,8 +48,7 @@ class Capabilities:
     """A sentence for each thing it cannot do: what Heddle does instead, and what would help."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(NamedTuple):
     """A whole answer."""
 
     status: int

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from heddle.collector.span_bytes import LONGEST, REMEMBERED, Envelope, span_bytes
+from heddle.collector.span_bytes import LONGEST, REMEMBERED, Envelope, Said, Shared, span_bytes
 
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
 WIDE = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -75,6 +75,18 @@ def test_it_equals_the_sdks_encoding(attributes, error, start_ns, longer_ns):
 @given(ATTRIBUTES)
 def test_a_second_time_gives_the_same_bytes(attributes):
     assert by_us(attributes) == by_us(attributes)
+
+
+@given(ATTRIBUTES, ATTRIBUTES)
+def test_shared_attributes_are_the_same_span_whether_encoded_before_or_now(shared, own):
+    own = {f"own.{name}": value for name, value in own.items()}
+    common = Shared({**shared, "absent": None})
+    for _ in range(2):
+        said = Said(common)
+        said.update(own)
+        assert dict(said) == {**shared, "absent": None, **own}
+        plain = span_bytes("s", TRACE, SPAN, None, 1, 2, {**shared, **own}, None)
+        assert span_bytes("s", TRACE, SPAN, None, 1, 2, said, None) == plain
 
 
 def test_true_one_and_one_point_zero_stay_apart():

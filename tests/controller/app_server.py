@@ -30,11 +30,11 @@ class Recorder:
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, port: int = 0) -> AsyncGenerator[str]:
+async def served(app: Any, port: int = 0, **how: Any) -> AsyncGenerator[str]:
     """The application at an address of its own."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=port, log_level="error", ws="none", lifespan="auto",
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=1, **how,
     )  # fmt: skip
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

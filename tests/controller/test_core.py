@@ -17,7 +17,7 @@ from heddle.controller.core.cost import Load, group_s, homogeneous_s, lower_boun
 from heddle.controller.core.decide import decide, roams
 from heddle.controller.core.migration import rank
 from heddle.controller.core.policies import CHOICES, KNOWN, PRESETS, changed, preset_name
-from heddle.controller.core.priority import Standing, in_flight_first
+from heddle.controller.core.priority import Standing, in_flight_first, started_first
 from heddle.controller.core.types import (
     CoreError,
     Latency,
@@ -161,6 +161,20 @@ def test_equal_lengths_keep_their_arrival_order_under_longest_first():
     backwards = waiting[::-1]
     first = in_flight_first("longest-first", Standing.of(backwards, Rates()))
     assert [backwards[i].id for i in first] == ["t1", "t3", "t0", "t2", "t4"]
+
+
+@given(
+    st.sampled_from(KNOWN["order"]),
+    st.lists(st.tuples(st.integers(0, 99), st.integers(1, 3), st.integers(1, 900)), max_size=9),
+)
+def test_started_ones_alone_go_in_the_order_they_have_among_all(order, rows):
+    returning = [
+        Trajectory(f"t{i}", arrival, worker="w0", steps=steps, remaining=length(mean))
+        for i, (arrival, steps, mean) in enumerate(rows)
+    ]
+    among_all = in_flight_first(order, Standing.of(returning, Rates()))
+    alone = started_first(order, returning, Rates())
+    assert [t.id for t in alone] == [returning[i].id for i in among_all]
 
 
 states = st.sampled_from(["held", "running", "tool"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.models.lognormal import FAR_Z, Lognormal, mills, z_beyond
+from heddle.models.lognormal import FAR_Z, LEVELS, Lognormal, mills, z_beyond
 from heddle.models.normal import inv_cdf
 
 laws = st.builds(Lognormal, st.floats(-2.0, 14.0), st.floats(0.05, 3.0))
@@ -38,6 +38,12 @@ def test_the_total_only_grows_with_the_tokens_already_spent(law, so_far, factor)
     later = so_far * factor
     first, second = law.quantile(0.5, so_far) + so_far, law.quantile(0.5, later) + later
     assert second >= first * (1.0 - 1e-9)
+
+
+@given(laws, st.floats(1.0, 1e9))
+def test_what_is_asked_of_every_step_at_once_is_what_is_asked_one_by_one(law, so_far):
+    one_by_one = [law.quantile(level, so_far) for level in LEVELS]
+    assert law.remaining(so_far) == (*one_by_one, law.mean(so_far))
 
 
 @given(st.floats(0.05, 0.95))
