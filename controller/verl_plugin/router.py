@@ -181,6 +181,13 @@ class Router:
             self._calls.post(f"/rollouts/{rollout}/end", {"run": self._run, "quiet_s": quiet_s})
         )
 
+    async def close(self) -> None:
+        """End the rollout and the connections."""
+        await self.end_rollout()
+        if self._beat is not None:
+            self._beat.cancel()
+        await self._calls.close()
+
     # how
 
     async def _freed(self, trajectory: Trajectory | None) -> bool:
