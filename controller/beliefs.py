@@ -128,6 +128,9 @@ class Beliefs:
     calibrations: dict[str, Calibration] = field(default_factory=dict[str, Calibration])
     """Whether predictions hold, by run; forgotten when a rollout begins."""
     unreachable: int = 0
+    _never_stored: dict[str, int] = field(default_factory=dict[str, int])
+    """By run: trajectories that ended here and were waited for in vain (deleted, retained no more,
+    lost). They are not waited for again."""
 
     def of(self, run: str) -> GroupHistory:
         """The run's history; an empty one knows only how far lengths usually spread."""
@@ -275,13 +278,21 @@ class Beliefs:
 
     def _fetch(self, run: str, rollout: str) -> pl.DataFrame:
         ended = self.seen_of(run).finished
+        missed = self._never_stored.get(run, 0)
         with CollectorClient(self.queries or "", token=self.token, timeout_s=FETCH_S) as client:
             for _ in range(round(BEHIND_S / LOOK_S)):
                 frame = client.query("history", run=run, before_rollout=rollout)
-                if sum(map(sum, frame.select("trajectories", "truncated").iter_rows())) >= ended:
+                if (short := ended - _stored(frame)) <= missed:
+                    self._never_stored[run] = max(short, 0)
                     return frame
                 time.sleep(LOOK_S)
-            return client.query("history", run=run, before_rollout=rollout)
+            frame = client.query("history", run=run, before_rollout=rollout)
+            self._never_stored[run] = max(ended - _stored(frame), 0)
+            return frame
+
+
+def _stored(history: pl.DataFrame) -> int:
+    return sum(map(sum, history.select("trajectories", "truncated").iter_rows()))
 
 
 def _group(trajectory: LiveTrajectory) -> str:

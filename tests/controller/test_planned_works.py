@@ -109,6 +109,33 @@ async def test_a_plan_waits_for_the_store_to_have_what_ended_here(monkeypatch):
     assert beliefs.of("r").samples("g") == 3
 
 
+class Forgetful(Behind):
+    """It keeps two trajectories, however many end."""
+
+    asked = 0
+
+    def query(self, name, **filters):
+        Forgetful.asked += 1
+        self.stored = 1
+        return super().query(name, **filters)
+
+
+async def test_what_was_waited_for_in_vain_is_not_waited_for_again(monkeypatch):
+    monkeypatch.setattr(beliefs_module, "CollectorClient", Forgetful)
+    monkeypatch.setattr(beliefs_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(beliefs_module, "BEHIND_S", 0.05)
+    beliefs = Beliefs(queries="http://127.0.0.1:1")
+    for _ in range(5):
+        beliefs.seen_of("r").ended(100, truncated=False)
+    await beliefs.refresh("r", "second")
+    assert Forgetful.asked == 6
+    await beliefs.refresh("r", "third")
+    assert Forgetful.asked == 7
+    beliefs.seen_of("r").ended(100, truncated=False)
+    await beliefs.refresh("r", "fourth")
+    assert Forgetful.asked == 13
+
+
 def context_area(specs):
     """Contexts summed over output tokens, step by step."""
     area = 0.0
