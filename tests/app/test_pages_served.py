@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import streamlit
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -12,7 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from heddle.app.pages import RUN_SOON, Pages, announced
+from heddle.app.light_plotly import light
+from heddle.app.pages import EAGER, EAGER_MARK, RUN_SOON, Pages, announced
 from heddle.dashboards import nav, presence
 
 STATIC = Path(streamlit.__file__).parent / "static"
@@ -28,13 +30,21 @@ def _client() -> TestClient:
     return TestClient(Starlette(routes=routes, middleware=[Middleware(Pages, static=STATIC)]))
 
 
-def test_a_script_is_the_bytes_on_the_disk_and_kept_by_browsers() -> None:
-    script = next(SCRIPTS.glob("PlotlyChart.*.js"))
+@pytest.mark.parametrize("part", ["DataFrame", "react-dom", "index"])
+def test_a_script_is_the_bytes_on_the_disk_and_kept_by_browsers(part: str) -> None:
+    script = next(SCRIPTS.glob(f"{part}.*.js"))
+    mark = EAGER_MARK if part in EAGER else b""
     for _ in range(2):
         answer = _client().get(f"/static/js/{script.name}")
-        assert answer.content == script.read_bytes()
+        assert answer.content == mark + script.read_bytes()
         assert "javascript" in answer.headers["content-type"]
         assert "immutable" in answer.headers["cache-control"]
+
+
+def test_plotly_comes_with_our_kinds_alone_and_is_marked() -> None:
+    script = next(SCRIPTS.glob("PlotlyChart.*.js"))
+    sent = _client().get(f"/static/js/{script.name}").content
+    assert sent == EAGER_MARK + light(script.read_text()).encode()
 
 
 def test_every_page_gets_the_index_and_never_an_old_one() -> None:
