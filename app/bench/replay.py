@@ -3,11 +3,13 @@
 The policy study in virtual time: nine cells (three models, three workloads), three seeds, paired.
 B is `sticky` at the best homogeneous degree in hindsight, the one to beat. The fleet is an eighth
 of the paper's 64 GPUs with as many trajectories a worker: whole cells take hours.
-`python -m heddle.app.bench.replay JOURNAL SEEDS` keeps every row in a file and goes on from it.
+`python -m heddle.app.bench.replay JOURNAL SEEDS` keeps every row in a file and goes on from it;
+`--gpus 64 --workloads math` plays the cells that a whole fleet can be afforded for.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -158,11 +160,22 @@ def _listed(ratios: dict[str, float]) -> str:
 
 
 def main() -> None:
-    """What `run` plays, of some seeds, as the tables of docs/results."""
-    journal, seeds = Path(sys.argv[1]), [int(seed) for seed in sys.argv[2].split(",")]
-    jobs = [*grid(GPUS, seeds), *prefill_heavy(GPUS, seeds), *perturbations(GPUS, seeds[0])]
-    rows = studied(jobs, lambda text: print(text, file=sys.stderr, flush=True), journal)
+    """What `run` plays, of some seeds, fleet and workloads, as the tables of docs/results."""
+    asking = argparse.ArgumentParser(description=__doc__)
+    asking.add_argument("journal", type=Path, help="rows in it are not played again")
+    asking.add_argument("seeds", type=_numbers, help="0,1,2: beliefs are wrong in the first")
+    asking.add_argument("--gpus", type=int, default=GPUS)
+    asking.add_argument("--workloads", type=lambda said: said.split(","), help="else all")
+    asked = asking.parse_args()
+    gpus, seeds = asked.gpus, asked.seeds
+    every = [*grid(gpus, seeds), *prefill_heavy(gpus, seeds), *perturbations(gpus, seeds[0])]
+    jobs = [job for job in every if not asked.workloads or job.workload in asked.workloads]
+    rows = studied(jobs, lambda text: print(text, file=sys.stderr, flush=True), asked.journal)
     print(markdown([document("replay", figures(rows))]))
+
+
+def _numbers(said: str) -> list[int]:
+    return [int(number) for number in said.split(",")]
 
 
 if __name__ == "__main__":
