@@ -62,6 +62,12 @@ PLAIN: Final = (
         "ln ratio",
         "remaining by history's steps and tokens a step, over its remaining tokens",
     ),
+    Feature(
+        "prior_steps_survived",
+        "ln ratio",
+        "remaining by history, given that it gets beyond its steps so far at that pace, over "
+        "prior_log_p50",
+    ),
     *(
         Feature(f"tool_{i}", "0 or 1", "latest tool called, by hash of its name")
         for i in range(TOOL_BUCKETS)
@@ -78,6 +84,8 @@ are of ln total tokens."""
 OWN_PACE: Final = 4.0
 """Steps after which a trajectory's own tokens a step count as much as its siblings': within one
 they vary by 0.7 (log), between trajectories of a group by 0.2 to 0.3."""
+NEXT_STEP: Final = 0.5
+"""Of a step's usual tokens, the least that one which still runs will write."""
 PATH_LIMIT: Final = 3.0
 COLUMNS: Final = (
     "prompt_tokens", "context_tokens", "tokens_so_far", "steps_so_far", "last_output_tokens",
@@ -119,7 +127,7 @@ def matrix(columns: Mapping[str, Floats]) -> Floats:
         middle - columns["prior_log_p10"],
         columns["prior_log_p90"] - middle,
         expected * known,
-        _step_path(columns, known),
+        *_by_steps(columns, known),
     ]
     for at, column in enumerate(plain, start=logged + 1):
         out[:, at] = column
@@ -127,19 +135,27 @@ def matrix(columns: Mapping[str, Floats]) -> Floats:
     return out
 
 
-def _step_path(columns: Mapping[str, Floats], known: NDArray[np.bool_]) -> Floats:
-    """Who has taken k steps has more than k: steps survive as tokens do, and each writes as many
-    tokens as the group's, or by and by as its own."""
-    whole, sigma = np.where(known, columns["prior_steps"], 1.0), columns["prior_sigma"]
-    k, half = columns["steps_so_far"], sigma**2 / 2
-    log_whole = np.log(whole)
-    left = remaining_median(log_whole - half, sigma, k)
-    theirs = columns["prior_mu"] + half - log_whole
-    own = np.log(np.maximum(columns["tokens_so_far"], 1.0) / np.maximum(k, 1.0))
-    trust = k / (k + OWN_PACE)
-    path = np.log(np.maximum(left, 1.0)) + (1.0 - trust) * theirs + trust * own
-    off = np.clip(path - columns["prior_log_p50"], -PATH_LIMIT, PATH_LIMIT)
-    return np.where(known, off, 0.0)
+def _by_steps(columns: Mapping[str, Floats], known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """`prior_step_path` and `prior_steps_survived`: who has taken k steps has more than k.
+
+    The one lets steps survive as tokens do; the other tokens, beyond those that k steps usually
+    take: few tokens may be many short steps or few long ones. A step writes as many as the
+    group's, or by and by as its own.
+    """
+    k, so_far, mu, sigma = (
+        columns[name] for name in ("steps_so_far", "tokens_so_far", "prior_mu", "prior_sigma")
+    )
+    whole, half = np.log(np.where(known, columns["prior_steps"], 1.0)), sigma**2 / 2
+    theirs = mu + half - whole
+    own = np.log(np.maximum(so_far, 1.0) / np.maximum(k, 1.0))
+    pace = theirs + k / (k + OWN_PACE) * (own - theirs)
+    left = remaining_median(whole - half, sigma, k)
+    least = np.maximum((k + NEXT_STEP) * np.exp(pace), so_far)
+    beyond = remaining_median(mu, sigma, least) + least - so_far
+    paths = (np.log(np.maximum(left, 1.0)) + pace, np.log(np.maximum(beyond, 1.0)))
+    offs = [np.clip(p - columns["prior_log_p50"], -PATH_LIMIT, PATH_LIMIT) for p in paths]
+    step_path, survived = (np.where(known, off, 0.0) for off in offs)
+    return step_path, survived
 
 
 def documented() -> str:

@@ -110,3 +110,34 @@ def test_the_answer_is_no_feature_and_every_feature_is_documented():
 def test_an_unknown_tool_falls_in_no_bucket(name):
     assert tool_bucket(name) == -1
     assert 0 <= tool_bucket("bash") < TOOL_BUCKETS
+
+
+MIDDLE = 8.5
+
+
+def survived(so_far: int, k: int, *, steps: float = 4.0) -> float:
+    """ln of what remains by `prior_steps_survived`, in a group of that many steps."""
+    known = {"prior_steps": steps, "prior_log_p50": MIDDLE, "prior_mu": 9.0, "prior_sigma": 0.5}
+    asked = Query(group="g", tokens_so_far=so_far, steps_so_far=k)
+    x = matrix(columns_of([asked]) | {n: np.array([known.get(n, 1.0)]) for n in PRIOR})
+    names = [feature.name for feature in FEATURES]
+    return MIDDLE + float(x[0, names.index("prior_steps_survived")])
+
+
+def left_beyond(least: float, so_far: float) -> float:
+    """The same by drawing: the middle of what remains of those that get beyond `least`."""
+    totals = np.random.default_rng(0).lognormal(9.0, 0.5, 2_000_000)
+    return float(np.log(np.median(totals[totals > least]) - so_far))
+
+
+def test_six_short_steps_in_a_group_of_long_ones_are_more_than_their_tokens_say():
+    usual = np.exp(9.0 + 0.5**2 / 2) / 4
+    # At 6 of 10 parts its own pace, and half a step more is written at least.
+    least = 6.5 * usual * (500 / usual) ** 0.6
+    assert survived(3_000, 6) == pytest.approx(left_beyond(least, 3_000), abs=0.01)
+    assert survived(3_000, 6) > left_beyond(3_000, 3_000) + 0.02
+
+
+def test_steps_say_nothing_where_the_tokens_are_beyond_them_or_nobody_knows_a_pace():
+    assert survived(30_000, 2) == pytest.approx(left_beyond(30_000, 30_000), abs=0.05)
+    assert survived(3_000, 6, steps=0.0) == MIDDLE
