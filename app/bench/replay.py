@@ -29,6 +29,7 @@ from heddle.app.bench.cells import (
     prefill_heavy,
 )
 from heddle.app.bench.figures import Figure, Say, document, markdown
+from heddle.app.bench.replay_tables import tables
 
 GPUS: Final = 8
 SEEDS: Final = (0, 1, 2)
@@ -171,6 +172,7 @@ def main() -> None:
     every = [*grid(gpus, seeds), *prefill_heavy(gpus, seeds), *perturbations(gpus, seeds[0])]
     jobs = [job for job in every if not asked.workloads or job.workload in asked.workloads]
     rows = studied(jobs, lambda text: print(text, file=sys.stderr, flush=True), asked.journal)
+    print(tables(rows), end="\n\n")
     print(markdown([document("replay", figures(rows))]))
 
 
