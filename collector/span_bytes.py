@@ -76,14 +76,42 @@ class Shared:
         return self._body
 
 
+class Numbers:
+    """Attributes that are floats, always the same ones together: packed in one call."""
+
+    __slots__ = ("_around", "_pack", "names")
+
+    def __init__(self, *names: str) -> None:
+        heads = [_encoded(name, 0.0)[:-8] for name in names]
+        self.names = names
+        self._pack = struct.Struct("<" + "".join(f"{len(head)}sd" for head in heads)).pack
+        self._around: list[Any] = [part for head in heads for part in (head, 0.0)]
+
+    def packed(self, values: Sequence[float]) -> bytes:
+        """As fields of a span."""
+        parts = self._around.copy()
+        parts[1::2] = values
+        return self._pack(*parts)
+
+
 class Said(dict[str, Any]):
-    """The attributes of one span: the shared ones first, then its own, which have other names."""
+    """The attributes of one span: shared ones, then numbers, then its own, all of other names."""
 
-    __slots__ = ("shared",)
+    __slots__ = ("_numbers", "_shared", "_values", "ahead")
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared.attributes)
-        self.shared = shared
+    def __init__(self, shared: Sequence[Shared], numbers: Numbers, values: Sequence[float]) -> None:
+        super().__init__(zip(numbers.names, values, strict=True))
+        for one in shared:
+            self.update(one.attributes)
+        self._shared, self._numbers, self._values = shared, numbers, values
+        self.ahead = len(self)
+        """How many of them need not be encoded one by one."""
+
+    @property
+    def body(self) -> bytes:
+        """Those, as fields of a span."""
+        known = [one.body for one in self._shared]
+        return b"".join([self._numbers.packed(self._values), *known])
 
 
 def span_bytes(
@@ -112,9 +140,8 @@ def span_bytes(
     ]
     pairs: Iterable[tuple[str, Any]] = attributes.items()
     if type(attributes) is Said:
-        known_before = attributes.shared
-        parts.append(known_before.body)
-        pairs = islice(pairs, len(known_before.attributes), None)
+        parts.append(attributes.body)
+        pairs = islice(pairs, attributes.ahead, None)
     for key, value in pairs:
         if value is None:
             continue

@@ -106,10 +106,15 @@ class Decider:
         watched = undecided or watches(self._switchboard.of(run))
         return WATCH_S / self._clock.speed if watched else None
 
+    def due(self, run: str) -> float | None:
+        """The same where somebody has to ask for it: who only watches is called every so often."""
+        at_least_s = self.wait_s(run)
+        return None if at_least_s and self.pace.asked(run) else at_least_s
+
     def look(self) -> None:
         """Decide on every run that needs it, as soon as its pace allows."""
         for run in self._table.runs:
-            at_least_s = self.wait_s(run)
+            at_least_s = self.due(run)
             if at_least_s is not None and run not in self._thinking:
                 self.pace.ask(run, at_least_s=at_least_s)
 

@@ -182,7 +182,7 @@ class Loop:
             self.journal.pin(trajectory.pin)
             self.beliefs.survives(trajectory)
             self.foresight.stepped(trajectory)
-        if self._decider.wait_s(trajectory.run) is not None:
+        if self._decider.due(trajectory.run) is not None:
             self._look()
 
     def drop(self, step: Step, error: str, usage: Usage | None = None, late_s: float = 0.0) -> None:

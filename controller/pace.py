@@ -42,6 +42,10 @@ class Pace:
         else:
             self._timers[run] = loop.call_at(due_s, self._now, run)
 
+    def asked(self, run: str) -> bool:
+        """Whether a decision of that run is going to come anyway."""
+        return run in self._timers
+
     def close(self) -> None:
         """Nothing is decided any more."""
         for timer in self._timers.values():

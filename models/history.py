@@ -228,10 +228,9 @@ class GroupHistory:
         level = self.level(task or (group.task if group else None))
         if group is None:
             return posterior(GroupStats(0, 0.0, 0.0), level), []
-        cut_off = [at for name, at in group.running.items() if name != own]
-        if group.censored:
-            cut_off = group.censored + cut_off
-        return group.posterior(level), cut_off
+        alive = group.running.copy()
+        alive.pop(own, None)
+        return group.posterior(level), [*group.censored, *alive.values()]
 
     def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
         """With steps and tool seconds as the group's means have them; 1 step where none is."""

@@ -45,9 +45,7 @@ async def decisions(*, preset: str, steps: int, live: int = LIVE) -> list[float]
     loop, whose = await _loop(preset, live, Clock(), asyncio.to_thread)
     taken: list[float] = []
     for number in range(steps):
-        began = time.perf_counter()
-        await _step(loop, whose[number % live])
-        taken.append(time.perf_counter() - began)
+        taken.append(await _step(loop, whose[number % live]))
         await asyncio.sleep(0)
     await _closed(loop)
     return taken
@@ -100,10 +98,14 @@ async def _loop(
     return loop, whose
 
 
-async def _step(loop: Loop, whose: Whose) -> None:
+async def _step(loop: Loop, whose: Whose) -> float:
+    """Seconds from its arrival to its grant, after which it is served."""
+    began = time.perf_counter()
     step = loop.arrive(whose, Call(prompt_tokens=260))
     await step.grant
+    taken_s = time.perf_counter() - began
     loop.served(step, Usage(input_tokens=260, output_tokens=50))
+    return taken_s
 
 
 async def _closed(loop: Loop) -> None:

@@ -6,7 +6,7 @@ as it came, without what was asked for on its behalf.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -113,7 +113,8 @@ class Exchange:
         if self.received is not None and ids is not None:
             ids = self.received.after(ids)
             injected["sampling_params"] = self.received.left(self.body.head.get("sampling_params"))
-        headers = {k: v for k, v in self.headers.items() if _passes(k)}
+        passing, values_of = _passing(tuple(self.headers))
+        headers = dict(zip(passing, values_of(self.headers), strict=True))
         headers["content-type"] = "application/json"
         headers["traceparent"] = step_traceparent(step)
         # What was said to us alone.
@@ -189,8 +190,10 @@ def _message(answer: Any) -> dict[str, Any] | None:
 
 # The same dozen names come with every request.
 @lru_cache(maxsize=1024)
-def _passes(name: str) -> bool:
-    return name not in _KEPT_BACK and not name.startswith("x-heddle-")
+def _passing(names: tuple[str, ...]) -> tuple[list[str], Callable[[Mapping[str, str]], list[str]]]:
+    """Those that go on to the engine, and what takes their values."""
+    found = [n for n in names if n not in _KEPT_BACK and not n.startswith("x-heddle-")]
+    return found, (lambda headers: [*map(headers.__getitem__, found)])
 
 
 _PRINTED: Final = bytes(b" "[0] if b < 0x20 or b == 0x7F else b for b in range(256))

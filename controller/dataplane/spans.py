@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.collector.span_bytes import Said, Shared
 from heddle.controller.core.types import Length
 from heddle.controller.dataplane.ledger import Entry, Ledger
+from heddle.controller.dataplane.told import labels_of, of_step, of_tool, whose_step
 from heddle.controller.dataplane.usage import Usage
 from heddle.controller.live import LiveMove, LiveTrajectory, Step
 
@@ -133,7 +133,7 @@ class StepSpans:
                 span_id=_span_id(step),
                 parent_span_id=parent,
                 at_ns=step.arrived_ns,
-                attributes={**self._whose(step), "heddle.step.index": step.index},
+                attributes={**whose_step(step, self._speed), "heddle.step.index": step.index},
             )
 
     def ended(self, step: Step, usage: Usage, end_ns: int, error: str | None = None) -> None:
@@ -151,7 +151,7 @@ class StepSpans:
             parent_span_id=parent,
             start_ns=step.arrived_ns,
             end_ns=end_ns,
-            attributes=self._said(step, usage, end_ns),
+            attributes=of_step(step, usage, end_ns, self._speed),
             error=error,
         )
         entry = self._ledger.extend(known.run, known.id, labels_of(known), end_ns)
@@ -193,23 +193,8 @@ class StepSpans:
             parent_span_id=parent,
             start_ns=gap.since_ns,
             end_ns=step.arrived_ns,
-            attributes=self._of_tool(trajectory, gap),
+            attributes=of_tool(trajectory, gap.step_index, self._speed),
         )
-
-    def _of_tool(self, trajectory: LiveTrajectory, gap: Gap) -> Said:
-        labels = labels_of(trajectory)
-        known = trajectory.tools_told
-        if known is None or known[0] is not labels:
-            known = trajectory.tools_told = labels, Shared({
-                **labels,
-                "gen_ai.operation.name": c.EXECUTE_TOOL,
-                "gen_ai.tool.name": "unknown",
-                "heddle.tool.inferred": True,
-                "heddle.clock.speed": self._speed,
-            })  # fmt: skip
-        said = Said(known[1])
-        said["heddle.step.index"] = gap.step_index
-        return said
 
     def predicted(
         self, trajectory: LiveTrajectory, said: Predicted, asked_ns: int, end_ns: int
@@ -276,58 +261,9 @@ class StepSpans:
             error=move.error,
         )
 
-    def _said(self, step: Step, usage: Usage, end_ns: int) -> Said:
-        """All of a step that ended."""
-        said = Said(self._shared(step))
-        said["heddle.step.index"] = step.index
-        _decision(step, said)
-        _segments(step, usage, end_ns, said)
-        _tokens(usage, said)
-        return said
-
-    def _whose(self, step: Step) -> dict[str, Any]:
-        return {
-            **labels_of(step.trajectory),
-            "gen_ai.operation.name": c.CHAT,
-            "gen_ai.request.model": step.model or None,
-            "gen_ai.provider.name": "sglang",
-            "heddle.identity": step.whose.source,
-            "heddle.clock.speed": self._speed,
-        }
-
-    def _shared(self, step: Step) -> Shared:
-        """What all steps of the trajectory on that worker say: the same object while they do."""
-        trajectory, grant = step.trajectory, step.granted
-        at, degree = (grant.worker.id, grant.worker.degree) if grant else (None, None)
-        version = step.predictor_version
-        made_of = labels_of(trajectory), step.model, step.whose.source, version, at, degree
-        known = trajectory.told
-        if known is None or known[0] != made_of:
-            worker = {"heddle.worker.id": at, "heddle.degree": degree}
-            said = {**self._whose(step), "heddle.predictor.version": version, **worker}
-            known = trajectory.told = made_of, Shared(said)
-        return known[1]
-
 
 def _span_id(step: Step) -> str:
     return ids.step_span_id(step.whose.run, step.whose.trajectory, step.index, step.attempt)
-
-
-def labels_of(trajectory: LiveTrajectory) -> dict[str, Any]:
-    """What all its spans say of it: the same object until it says something else."""
-    trace, known = trajectory.trace, trajectory.labels
-    said = (trajectory.rollout, trajectory.group, trajectory.sample, trajectory.task, trace)
-    if known is None or known[0] != said:
-        labels = {
-            "heddle.run.id": trajectory.run,
-            "heddle.rollout.id": trajectory.rollout,
-            "heddle.group.id": trajectory.group,
-            "gen_ai.conversation.id": trajectory.id,
-            "heddle.sample.index": trajectory.sample,
-            "heddle.task": trajectory.task,
-        }
-        known = trajectory.labels = said, {k: v for k, v in labels.items() if v is not None}
-    return known[1]
 
 
 def _lengths(length: Length) -> dict[str, Any]:
@@ -336,38 +272,3 @@ def _lengths(length: Length) -> dict[str, Any]:
         "heddle.predicted.p50": length.p50,
         "heddle.predicted.p90": length.p90,
     }
-
-
-def _decision(step: Step, said: Said) -> None:
-    grant, length = step.granted, step.predicted
-    if length is not None:
-        said["heddle.predicted.p10"], said["heddle.predicted.p50"] = length.p10, length.p50
-        said["heddle.predicted.p90"] = length.p90
-    if grant is not None:
-        said["heddle.order.rank"], said["heddle.priority"] = grant.rank, step.priority
-        said["heddle.because"] = grant.because
-
-
-def _segments(step: Step, usage: Usage, end_ns: int, said: Said) -> None:
-    whole_s = (end_ns - step.arrived_ns) / 1e9
-    if step.granted is None:
-        said["heddle.held_s"] = whole_s
-        return
-    held_s = min(step.held_s, whole_s)
-    queue_s, prefill_s, decode_s = usage.fitted(whole_s - held_s)
-    first_s = held_s + queue_s + prefill_s
-    if usage.first_chunk_ns is not None:
-        first_s = max(usage.first_chunk_ns - step.arrived_ns, 0) / 1e9
-    said["heddle.held_s"], said["heddle.queue_s"] = held_s, queue_s
-    said["heddle.prefill_s"], said["heddle.decode_s"] = prefill_s, decode_s
-    said["gen_ai.response.time_to_first_chunk"] = first_s
-
-
-def _tokens(usage: Usage, said: Said) -> None:
-    said["gen_ai.usage.input_tokens"] = usage.input_tokens
-    said["gen_ai.usage.output_tokens"] = usage.output_tokens
-    said["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
-    said["heddle.retractions"] = usage.retractions
-    said["heddle.policy_version"] = usage.policy_version
-    reason = usage.finish_reason
-    said["gen_ai.response.finish_reasons"] = [reason] if reason else None

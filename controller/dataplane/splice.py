@@ -17,7 +17,6 @@ import orjson
 from heddle.controller.errors import BadRequest
 
 _KEY: Final = b'"input_ids"'
-_NESTED: Final = (b'"', b"[", b"{", b"}")
 LONG: Final = 4096
 """Bytes from which numpy counts commas: 5 us for 8,000 ids where bytes.count takes 27."""
 _SPACE: Final = b" \t\r\n"
@@ -82,9 +81,14 @@ def _flat_array(raw: bytes) -> tuple[int, int] | None:
     if raw[start : start + 1] != b"[" or end == 0:
         return None
     # Each of these is one pass of memchr; a table of allowed bytes took 36 us for 8,000 ids.
-    if raw.find(_KEY, end) >= 0 or any(raw.find(b, start + 1, end) >= 0 for b in _NESTED):
-        return None
-    return start, end
+    find, inside = raw.find, start + 1
+    nested = (
+        find(b'"', inside, end) >= 0
+        or find(b"[", inside, end) >= 0
+        or find(b"{", inside, end) >= 0
+        or find(b"}", inside, end) >= 0
+    )
+    return None if nested or find(_KEY, end) >= 0 else (start, end)
 
 
 def _skip(raw: bytes, at: int) -> int:

@@ -95,7 +95,7 @@ def of_openai(answer: Any) -> Usage:
     details = counts.get("prompt_tokens_details") or {}
     if usage.cached_tokens is None and "cached_tokens" in details:
         usage.cached_tokens = _int(details["cached_tokens"])
-    usage.finish_reason = usage.finish_reason or choices[0].get("finish_reason")
+    usage.finish_reason = usage.finish_reason or _reason(choices[0].get("finish_reason"))
     return usage
 
 

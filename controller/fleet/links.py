@@ -273,11 +273,13 @@ class EngineLinks:
         return link
 
     def _head(self, path: str, length: int, headers: Mapping[str, str]) -> bytes:
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        lines = "\r\n".join(map(": ".join, headers.items()))
         start = f"POST {self._path}{path} HTTP/1.1\r\n" if length else self._get(path)
-        head = "".join((start, self._named, *lines, f"Content-Length: {length}\r\n\r\n"))
+        between = "\r\n" if lines else ""
+        head = f"{start}{self._named}{lines}{between}Content-Length: {length}\r\n\r\n"
         # One line break more than there are lines would be a header or a request of the client's.
-        if head.count("\n") != len(lines) + 4 or head.count("\r") != len(lines) + 4:
+        breaks = len(headers) + 4
+        if head.count("\n") != breaks or head.count("\r") != breaks:
             message = f"a header for the engine at {self.url} holds a line break"
             raise EngineError(message)
         return head.encode("latin-1", "replace")

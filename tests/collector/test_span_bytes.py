@@ -13,7 +13,15 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from heddle.collector.span_bytes import LONGEST, REMEMBERED, Envelope, Said, Shared, span_bytes
+from heddle.collector.span_bytes import (
+    LONGEST,
+    REMEMBERED,
+    Envelope,
+    Numbers,
+    Said,
+    Shared,
+    span_bytes,
+)
 
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
 WIDE = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -77,15 +85,16 @@ def test_a_second_time_gives_the_same_bytes(attributes):
     assert by_us(attributes) == by_us(attributes)
 
 
-@given(ATTRIBUTES, ATTRIBUTES)
-def test_shared_attributes_are_the_same_span_whether_encoded_before_or_now(shared, own):
+@given(ATTRIBUTES, ATTRIBUTES, st.floats())
+def test_shared_attributes_are_the_same_span_whether_encoded_before_or_now(shared, own, seconds):
     own = {f"own.{name}": value for name, value in own.items()}
-    common = Shared({**shared, "absent": None})
+    common, measured = Shared({**shared, "absent": None}), {"number.a": 1.5, "number.b": seconds}
     for _ in range(2):
-        said = Said(common)
+        said = Said((common, Shared({"second": 1})), Numbers(*measured), tuple(measured.values()))
         said.update(own)
-        assert dict(said) == {**shared, "absent": None, **own}
-        plain = span_bytes("s", TRACE, SPAN, None, 1, 2, {**shared, **own}, None)
+        assert dict(said) == {**measured, **shared, "absent": None, "second": 1, **own}
+        whole = {**measured, **shared, "second": 1, **own}
+        plain = span_bytes("s", TRACE, SPAN, None, 1, 2, whole, None)
         assert span_bytes("s", TRACE, SPAN, None, 1, 2, said, None) == plain
 
 
