@@ -33,6 +33,7 @@ def stacked(
         mode,
         height=90 + 40 * max(len(labels), 1),
         x="share of GPU time (%)" if share else "GPU time (GPU-s)",
+        names=labels,
     )
     for state in theme.in_order({state for states in rollouts.values() for state in states}):
         figure.add_trace(_bar(state, rollouts, labels, mode, share=share))

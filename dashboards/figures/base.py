@@ -6,6 +6,7 @@ A figure never holds more than about MARKS marks: a browser stays quick and the 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from html import escape
 from typing import Any, Final
 
@@ -36,8 +37,10 @@ def short(value: object, limit: int = 28) -> str:
     return text(f"{whole[:head]}…{whole[-(limit - 1 - head) :]}")
 
 
-def blank(mode: Mode, *, height: int, x: str = "", y: str = "") -> go.Figure:
-    """Axes, fonts and legend of the house; the caller adds traces."""
+def blank(
+    mode: Mode, *, height: int, x: str = "", y: str = "", names: Iterable[str] = ()
+) -> go.Figure:
+    """Axes, fonts and legend of the house; the caller adds traces. *names* stand along y."""
     ink = INK[mode]
     axis: dict[str, Any] = {
         "gridcolor": ink.grid,
@@ -53,7 +56,7 @@ def blank(mode: Mode, *, height: int, x: str = "", y: str = "") -> go.Figure:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": FONT, "color": ink.text, "size": 13},
-            "margin": {"l": 8, "r": 16, "t": 8, "b": 8},
+            "margin": {"l": _left(y, names), "r": 16, "t": 8, "b": 44 if x else 8},
             "hoverlabel": {"bgcolor": ink.paper, "font": {"color": ink.text}, "align": "left"},
             "legend": {
                 "orientation": "h",
@@ -68,6 +71,13 @@ def blank(mode: Mode, *, height: int, x: str = "", y: str = "") -> go.Figure:
             "yaxis": axis | {"title": title | {"text": y}},
         }
     )
+
+
+def _left(y: str, names: Iterable[str]) -> int:
+    """Pixels that title and names need. Plotly makes room by itself where it is too little, but
+    then draws a figure twice: half of its time."""
+    longest = max(map(len, names), default=0)
+    return (8 if not longest else min(30 + math.ceil(5.8 * longest), 260)) + (40 if y else 0)
 
 
 def thinned(frame: pl.DataFrame, by: str, marks: int = MARKS) -> pl.DataFrame:

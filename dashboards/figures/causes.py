@@ -21,13 +21,14 @@ PARTS: Final = [
 
 def sources(found: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     """One bar a source: its share of what the slowest took beyond the median."""
-    figure = base.blank(mode, height=250, x="share of the excess (%)")
     rows = found.sort("time_ns")
+    names = [base.text(name) for name in rows["source"]]
+    figure = base.blank(mode, height=250, x="share of the excess (%)", names=names)
     figure.add_trace(
         go.Bar(
             orientation="h",
             x=[100 * (share or 0) for share in rows["share"]],
-            y=[base.text(name) for name in rows["source"]],
+            y=names,
             marker={"color": theme.series(1, mode)},
             text=[theme.nanoseconds(ns) for ns in rows["time_ns"]],
             textposition="outside",
@@ -76,7 +77,7 @@ def predicted(known: pl.DataFrame, mode: theme.Mode) -> go.Figure:
 def parts(top: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     """One bar a trajectory, the slowest on top, cut into the parts of its time."""
     names = [base.short(name, 30) for name in top["trajectory_id"]]
-    figure = base.blank(mode, height=110 + 22 * len(names), x="time (s)")
+    figure = base.blank(mode, height=110 + 22 * len(names), x="time (s)", names=names)
     for part in PARTS:
         values = [(value or 0) / 1e9 for value in top[part]]
         if not any(values):

@@ -28,7 +28,8 @@ class Bar:
 
 def comparison(bars: Sequence[Bar], mode: theme.Mode) -> go.Figure:
     """Bars in the order given, each against the first; a diamond where the plan said."""
-    figure = base.blank(mode, height=84 + 40 * max(len(bars), 1), x="makespan (s)")
+    names = [base.short(bar.label, 40) for bar in bars]
+    figure = base.blank(mode, height=84 + 40 * max(len(bars), 1), x="makespan (s)", names=names)
     longest = max((max(bar.makespan_s, bar.predicted_s or 0) for bar in bars), default=1)
     figure.add_trace(_made(bars, mode))
     figure.add_trace(_ends(bars, longest))

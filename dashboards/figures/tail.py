@@ -119,7 +119,8 @@ def spread(trajectories: pl.DataFrame, column: str, mode: theme.Mode, *, unit: s
     tops = known.group_by("group_id").agg(pl.col(column).max().alias("top"))
     order = tops.sort("top", "group_id", descending=[True, False]).head(24)["group_id"].to_list()
     rows = known.filter(pl.col("group_id").is_in(order))
-    figure = base.blank(mode, height=96 + 20 * max(len(order), 1), x=unit)
+    names = [base.short(group, 24) for group in order]
+    figure = base.blank(mode, height=96 + 20 * max(len(order), 1), x=unit, names=names)
     figure.add_trace(
         go.Scatter(
             x=rows[column].to_list(),
@@ -132,7 +133,7 @@ def spread(trajectories: pl.DataFrame, column: str, mode: theme.Mode, *, unit: s
     )
     figure.update_yaxes(
         categoryorder="array",
-        categoryarray=[base.short(group, 24) for group in order],
+        categoryarray=names,
         autorange="reversed",
     )
     figure.update_xaxes(base.log_ticks(*_bounds([known[column].cast(pl.Float64).to_list()])))

@@ -127,7 +127,8 @@ def waterfall(found: list[Piece], mode: theme.Mode, *, start_ns: int) -> go.Figu
     """Worker lanes in the order of their first use, tools last; the longest MARKS pieces."""
     drawn = sorted(found, key=lambda piece: piece.start_ns - piece.end_ns)[: base.MARKS]
     lanes = lanes_of(found)
-    figure = base.blank(mode, height=108 + 34 * max(len(lanes), 1), x="since its first step (s)")
+    height, x = 108 + 34 * max(len(lanes), 1), "since its first step (s)"
+    figure = base.blank(mode, height=height, x=x, names=lanes)
     for phase, of in theme.PHASES.items():
         mine = [piece for piece in drawn if piece.phase == phase]
         if mine:
