@@ -1,4 +1,4 @@
-"""The policy study's tables hold every rollout against the baseline of its own cell, seed and fleet."""
+"""Each rollout of the policy study is held against the baseline of its own cell, seed and fleet."""
 
 from __future__ import annotations
 
