@@ -9,7 +9,7 @@ Limit: trajectories of other runs fill workers, but are read anew at every decis
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -169,18 +169,23 @@ class Decider:
             now_s=self._clock.now_ns() / 1e9,
         )
 
-    def _facts(self, run: str) -> Iterator[Trajectory]:
+    def _facts(self, run: str) -> list[Trajectory]:
         wanted = {r: self._switchboard.of(r).prediction for r in self._table.runs}
-        for trajectory in self._table.by_key.values():
+        live = list(self._table.by_key.values())
+        for trajectory in live:
             if trajectory.believed != wanted[trajectory.run]:
                 self._believe(trajectory)
-            fact = trajectory.fact()
-            if trajectory.run != run:
-                if fact.state == "held" and fact.worker is None:
-                    continue
-                # Another run's step is not this decision's to release, nor its to move.
-                fact = fact._replace(state="running", movable=False)
-            yield fact
+        facts = [trajectory.known or trajectory.fact() for trajectory in live]
+        if len(wanted) == 1:
+            return facts
+        pairs = zip(live, facts, strict=True)
+        return [fact if one.run == run else _elsewhere(fact) for one, fact in pairs
+                if one.run == run or fact.state != "held" or fact.worker is not None]  # fmt: skip
+
+
+def _elsewhere(fact: Trajectory) -> Trajectory:
+    """Another run's step is not this decision's to release, nor its trajectory to move."""
+    return fact._replace(state="running", movable=False)
 
 
 def standing(plan: Plan, snapshot: Snapshot, table: Table, fleet: Fleet) -> Plan:
