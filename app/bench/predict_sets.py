@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 import torch
 
-from heddle.controller.emulator.oracle import Oracle
 from heddle.controller.emulator.workload import TrajectorySpec, generate
 from heddle.models.candidates import guesses, sibling_means
 from heddle.models.crossfit import Crossfit, crossfit
@@ -82,19 +81,6 @@ def steps_of(specs: Sequence[TrajectorySpec]) -> pl.DataFrame:
 def generated(preset: str, groups: int) -> Judged:
     """Sixteen samples a group, of the frozen generator."""
     return judged(ask(steps_of(generate(preset, groups=groups))).rows, "group", Args())
-
-
-def oracle_of(preset: str, groups: int, found: Judged) -> dict[int, Floats]:
-    """By step: what an oracle answers for the rows of `found.at(k)`."""
-    rows = found.fitted.rows
-    oracles = [Oracle.of(preset, group, 0) for group in range(groups)]
-    names = rows["group_id"].str.slice(-4).cast(pl.Int64).to_list()
-    so_far = rows["tokens_so_far"].to_list()
-    return {
-        k: np.array([oracles[names[i]].log_quantiles(k, so_far[i]) for i in found.at(k)])
-        for k in KS
-        if len(found.at(k)) >= FEWEST
-    }
 
 
 def prompt_only(found: Judged) -> Floats:

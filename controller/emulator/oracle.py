@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.controller.emulator.presets import PRESETS
+from heddle.controller.emulator.presets import PRESETS, Preset
 from heddle.controller.emulator.workload import latents
 
 Floats = NDArray[np.float64]
@@ -38,8 +38,13 @@ class Oracle:
         rng = np.random.default_rng([seed, group, 0x0AC1E])
         between, within = law.between_share**0.5, (1.0 - law.between_share) ** 0.5
         effect = between * known.effect + within * rng.standard_normal(draws)
-        wanted = np.maximum(np.round(law.output.median * np.exp(law.output.sigma * effect)), 1.0)
-        step = known.tokens_a_step * rng.lognormal(0.0, 0.2, draws)
+        wanted = law.output.median * np.exp(law.output.sigma * effect)
+        return cls.drawn(law, wanted, known.tokens_a_step * rng.lognormal(0.0, 0.2, draws), rng)
+
+    @classmethod
+    def drawn(cls, law: Preset, wanted: Floats, step: Floats, rng: np.random.Generator) -> Self:
+        """Of imagined totals and tokens a step, as they would be without the preset's limits."""
+        wanted, draws = np.maximum(np.round(wanted), 1.0), len(wanted)
         steps_wanted = np.maximum(np.round(wanted / step), 1.0)
         steps = np.minimum(steps_wanted, law.max_steps)
         tokens = np.minimum(np.round(wanted * steps / steps_wanted), law.max_output_tokens)
