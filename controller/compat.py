@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from heddle.controller.errors import BadRequest, EngineError, NoWorker
 from heddle.controller.wire import WorkerIn
@@ -30,7 +30,10 @@ class RouterWorker(BaseModel):
 
 async def register(up: Any, url: str, degree: int | None = None) -> Any:
     """Take an engine in, journal it; the same address again replaces it."""
-    asked = WorkerIn(url=url, degree=degree)
+    try:
+        asked = WorkerIn(url=url, degree=degree)
+    except ValidationError as wrong:
+        raise BadRequest(wrong.errors()[0]["msg"].removeprefix("Value error, ")) from wrong
     worker = await up.fleet.join(None, asked.url, asked.degree)
     up.journal.add_worker(worker.id, worker.url, worker.degree)
     up.rollouts.joined(worker)

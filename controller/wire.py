@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -81,6 +82,17 @@ class SwitchSet(Wire):
         return {k: v for k, v in known.items() if k not in {"run", "preset", "who", "why"}}
 
 
+def _is_address(url: str) -> bool:
+    try:
+        at = urlsplit(url)
+        # Asked for its port, it says whether that is one; "a..b" is no name that can be looked up.
+        known = at.port is None or at.port > 0
+        host = (at.hostname or "").encode("idna")
+    except ValueError:
+        return False
+    return known and bool(host) and url.isprintable() and " " not in url
+
+
 class WorkerIn(Wire):
     """Register an engine; its degree is asked of it when it is not given."""
 
@@ -92,6 +104,9 @@ class WorkerIn(Wire):
     def _http(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
             message = f"a worker's url begins with http:// or https://, not {url[:40]!r}"
+            raise ValueError(message)
+        if not _is_address(url):
+            message = f"a worker's url is like http://host:30000, not {url[:80]!r}"
             raise ValueError(message)
         return url
 

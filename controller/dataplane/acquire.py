@@ -77,12 +77,13 @@ class Acquired:
 
     async def release(self, asked: wire.Release, body: Body | None = None) -> wire.Released:
         """The step ended; releasing twice is no mistake. `body` may hold the prompt's ids."""
+        # What is refused changes nothing: the step is still acquired, and can be released again.
+        usage = _usage(asked)
         ticket = self._granted.pop(asked.rid, None)
         if ticket is None:
             return wire.Released(known=False)
         step = ticket.step
         self._forget(ticket)
-        usage = _usage(asked)
         step.ids = (body or _body(asked)).ids or step.ids
         self._syncs.answered(step, usage, ours=False)
         if asked.error:

@@ -106,10 +106,20 @@ def headers_of(scope: Scope) -> dict[str, str]:
     """Names in lower case, as ASGI has them; of repeated ones the last counts."""
     headers = scope["headers"]
     # In one piece: a dozen of them, one by one, are 2 us of a request.
-    parts = b"\n".join(chain.from_iterable(headers)).decode("latin-1").split("\n")
-    if headers and len(parts) == 2 * len(headers):
+    raw = b"\n".join(chain.from_iterable(headers))
+    parts = raw.decode("latin-1").split("\n")
+    # A server that lets a line break into a header would shift them all.
+    if len(parts) == 2 * len(headers) and raw.isascii():
         return dict(zip(parts[::2], parts[1::2], strict=True))
-    return {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
+    return {k.decode("latin-1"): _text(v) for k, v in headers}
+
+
+def _text(value: bytes) -> str:
+    # aiohttp sends a name such as t-é as UTF-8, requests as Latin-1, which is hardly ever UTF-8.
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 async def answer(

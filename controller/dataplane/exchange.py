@@ -204,4 +204,4 @@ _PRINTED: Final = bytes(b" "[0] if b < 0x20 or b == 0x7F else b for b in range(2
 @lru_cache(maxsize=16_384)
 def _safe(value: str) -> bytes:
     # A trajectory id comes from the client: no line break of it may reach a header.
-    return value.encode("latin-1", "replace").translate(_PRINTED)
+    return value.encode("utf-8", "replace").translate(_PRINTED)

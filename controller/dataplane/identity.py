@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 from uuid import uuid4
 
 DEFAULT_RUN: Final = "default"
@@ -97,10 +98,10 @@ def _told(request: Request) -> Callable[[str, str], str | None]:
     parts = [p for name in _PARTS if isinstance(p := request.body.get(name), Mapping)]
 
     def in_header(header: str, _: str) -> str | None:
-        return headers.get(header)
+        return _spelled(headers.get(header))
 
     def anywhere(header: str, key: str) -> str | None:
-        return headers.get(header) or _first(parts, key)
+        return _spelled(headers.get(header)) or _first(parts, key)
 
     return anywhere if parts else in_header
 
@@ -132,7 +133,14 @@ def _named(request: Request) -> tuple[str, str]:
 
 
 def _header(name: str) -> Callable[[Request], str | None]:
-    return lambda request: request.headers.get(name)
+    return lambda request: _spelled(request.headers.get(name))
+
+
+def _spelled(value: str | None) -> str | None:
+    """Clients that let only ASCII into a header spell the rest as RFC 8187 does."""
+    if value is None or not value.startswith("UTF-8''"):
+        return value
+    return unquote(value[7:])
 
 
 def _field(*path: str) -> Callable[[Request], str | None]:

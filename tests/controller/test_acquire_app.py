@@ -117,3 +117,13 @@ async def test_without_an_engine_acquire_is_503_and_leaves_nothing_behind(stack)
         assert not s.loop.trajectories
     assert status == 503
     assert "no worker takes steps" in told["error"]
+
+
+@pytest.mark.parametrize("meta", [{"prompt_tokens": -1}, {"completion_tokens": -5}])
+async def test_a_refused_release_leaves_the_step_to_be_released_again(stack, meta):
+    async with stack(engines=1) as s, aiohttp.ClientSession(s.url) as http:
+        rid = (await acquire(http, "a"))["rid"]
+        refused = await call(http, "release", rid=rid, meta_info=meta)
+        released = await call(http, "release", rid=rid, output_tokens=2)
+        assert s.loop.fleet.workers["w0"].running == 0
+    assert (refused[0], released) == (400, (200, {"known": True}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -67,6 +68,35 @@ async def test_without_open_registration_the_token_is_needed(stack, path):
         status, said = await ask(http, "POST", path, json={"url": "http://x"})
     assert status == 401
     assert "token" in said["error"]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://h:port", "http://a b", "http://a..b", "http://", "file:///etc/x"]
+)
+async def test_an_address_that_is_none_is_400_with_a_sentence(stack, auth, url):
+    async with stack(engines=0) as s, aiohttp.ClientSession(s.url) as http:
+        one = await ask(http, "POST", "/workers", json={"url": url}, headers=auth)
+        two = await ask(http, "POST", "/add_worker", params={"url": url}, headers=auth)
+        assert not s.loop.fleet.workers
+    assert one == two
+    assert one[0] == 400
+    assert "a worker's url" in one[1]["error"]
+
+
+@pytest.mark.parametrize("header", ["X-Heddle-Trajectory-Id", "X-Session-Id"])
+async def test_a_name_beyond_ascii_is_one_trajectory_in_every_form(stack, header):
+    name, ids = "任务-é", {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2}}
+    async with stack(engines=1) as s, aiohttp.ClientSession(s.url) as http:
+        for how in (
+            {"headers": {header: name}, "json": ids},
+            {"headers": {header: "UTF-8''" + quote(name)}, "json": ids},
+            {"json": {**ids, "session_id": name}},
+        ):
+            async with http.post("/generate", **how) as reply:
+                assert reply.headers["X-Heddle-Trajectory-Id"] == name
+        async with http.post(f"/t/{quote(name)}/generate", json=ids) as reply:
+            assert reply.headers["X-Heddle-Trajectory-Id"] == name
+        assert list(s.loop.trajectories) == [f"default/{name}"]
 
 
 async def test_flush_goes_to_every_engine_and_says_who_refused(stack, auth):
@@ -189,7 +219,8 @@ async def test_a_watcher_that_stops_reading_loses_events_and_costs_no_memory(sta
         (subscriber,) = events._subscribers
         for i in range(KEPT + 50):
             said = {"gen_ai.operation.name": "chat", "heddle.run.id": "r"}
-            events.emit("chat", attributes=said, end_ns=i)
+            told = {"trace_id": "", "span_id": "", "start_ns": 0, "end_ns": i}
+            events.emit("chat", attributes=said, **told)
         assert subscriber.queue.qsize() == KEPT
         first, second = await anext(stream), await anext(stream)
         await stream.aclose()
