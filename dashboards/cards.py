@@ -32,7 +32,7 @@ ROWS: Final = 200
 """Of a list nobody reads to its end."""
 WHOLE_ROWS: Final = 12
 """A table of at most as many is shown whole, not scrolled."""
-LINES: Final = ((120, 88), (56, 70))
+LINES: Final = ((150, 88), (56, 70))
 """Characters of the longest cell from which rows have three lines, or two: their pixels.
 Streamlit wraps from twice its own 35 pixels on."""
 TABLE_BYTES: Final = 160_000
@@ -69,6 +69,11 @@ def figure(drawn: go.Figure, key: str, says: str) -> None:
     st.plotly_chart(drawn, theme=None, key=key, config=base.config(), alt=says)
 
 
+def halves(*, are_two: bool) -> Sequence[Any]:
+    """Places beside each other; below each other where the second has no figure to show."""
+    return st.columns(2, gap="medium") if are_two else (st.container(), st.container())
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """One of the strip: `change` is said against the previous rollout of the run."""
@@ -81,21 +86,29 @@ class Number:
 
 
 def numbers(strip: Sequence[Number]) -> None:
-    """The KPI strip; wraps on narrow windows, and never leaves one alone at 1280."""
-    # Seven beside each other would cut `12 min 05 s`: from there on two rows of at most four. At
-    # 1920 seven have one row, and eight have six and two.
-    width = 130 if len(strip) < 7 else {7: 200}.get(len(strip), 212)
-    with st.grid(min_column_width=width, gap="small"):
+    """The KPI strip: one row up to six; more wrap, and never leave one alone at 1280."""
+    if len(strip) < 7:
+        for place, one in zip(st.columns(max(len(strip), 1), gap="small"), strip, strict=False):
+            with place:
+                _number(one)
+        return
+    # Seven beside each other would cut `12 min 05 s` at 1280: two rows of at most four there, and
+    # one of eight at 1920.
+    with st.grid(min_column_width=176, gap="small"):
         for one in strip:
-            st.metric(
-                one.label,
-                one.value,
-                one.change,
-                delta_color=one.good,
-                help=one.help,
-                border=True,
-                height="stretch",
-            )
+            _number(one)
+
+
+def _number(one: Number) -> None:
+    st.metric(
+        one.label,
+        one.value,
+        one.change,
+        delta_color=one.good,
+        help=one.help,
+        border=True,
+        height="stretch",
+    )
 
 
 def table(

@@ -34,11 +34,12 @@ SLICE: Final[dict[str, Any]] = {
 def panels(chosen: shell.Scope, frame: pl.DataFrame, measure: str) -> None:
     """Sources, parts, predictions, slices, the run's drift."""
     try:
-        left, right = st.columns(2, gap="medium")
+        known = _foreseen(frame)
+        left, right = cards.halves(are_two=not known.is_empty())
         with left:
             _sources(chosen)
         with right:
-            _predicted(frame)
+            _predicted(known)
         _parts(chosen, frame)
         shell.apart(_slices, chosen, measure)
         _drift(chosen, measure)
@@ -56,13 +57,16 @@ def _sources(chosen: shell.Scope) -> None:
     st.caption("Of their time beyond the median trajectory's.")
 
 
-def _predicted(frame: pl.DataFrame) -> None:
-    st.subheader("Predicted and actual", anchor=False)
-    known = frame.filter(
+def _foreseen(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.filter(
         (pl.col("predicted_p50") > 0)
         & (pl.col("output_tokens") > 0)
         & (pl.col("state") == "finished")
     )
+
+
+def _predicted(known: pl.DataFrame) -> None:
+    st.subheader("Predicted and actual", anchor=False)
     if known.is_empty():
         st.caption("None of these trajectories was predicted at its first step.")
         return

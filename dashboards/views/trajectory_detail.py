@@ -96,17 +96,18 @@ def figures(report: Report) -> None:
     """Tokens with the cache, and predictions as they changed."""
     if report.steps.is_empty():
         return
-    left, right = st.columns(2, gap="medium")
+    is_predicted = report.steps["predicted_p50"].null_count() < report.steps.height
+    left, right = cards.halves(are_two=is_predicted)
     with left:
         st.subheader("Tokens and cache", anchor=False)
         cards.figure(progress.tokens(report.steps, cards.mode()), "trajectory_tokens", "Tokens")
     with right:
         st.subheader("What was left, as predicted", anchor=False)
-        if report.steps["predicted_p50"].null_count() == report.steps.height:
+        if not is_predicted:
             st.caption("No step of it came with a prediction.")
-        else:
-            figure = progress.predictions(report.steps, cards.mode())
-            cards.figure(figure, "trajectory_predictions", "Predicted and actual remaining tokens")
+            return
+        figure = progress.predictions(report.steps, cards.mode())
+        cards.figure(figure, "trajectory_predictions", "Predicted and actual remaining tokens")
 
 
 def cost(chosen: shell.Scope, trajectory: str) -> list[cards.Number]:
