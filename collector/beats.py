@@ -20,17 +20,18 @@ class Beats:
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a suspended agent in here, and its scopes.
+        self._lock = threading.RLock()
         self._open: dict[int, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
-        self._pid = os.getpid()
+
+    def forked(self) -> None:
+        """A child has no thread, and a lock that one may hold; the parent beats for its own."""
+        self.__init__(self._every_s)
 
     def begin(self, key: int, beat: Callable[[], None]) -> None:
         """From now on."""
-        if self._pid != os.getpid():
-            # A forked child has no thread, and the lock may have been held by one.
-            self.__init__(self._every_s)
         with self._lock:
             self._open[key] = beat
             if self._thread is None:
@@ -58,3 +59,4 @@ class Beats:
 
 BEATS: Final = Beats()
 """The process's own."""
+os.register_at_fork(after_in_child=BEATS.forked)

@@ -8,6 +8,7 @@ standard library only, Python 3.10.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 import threading
@@ -22,7 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
-from heddle.collector.otlp_sender import OtlpSender, Sender
+from heddle.collector.otlp_sender import OtlpSender, Sender, in_children
 from heddle.collector.span_bytes import Envelope, span_bytes
 
 # The SDK's own 2048 lost 6,443 of 20,000 spans in a burst. 50,000 tool calls are 100,000 messages,
@@ -32,6 +33,9 @@ QUEUE_BYTES: Final = 128 << 20
 BATCH_SPANS: Final = 2_048
 DELAY_MS: Final = 200
 SEND_TIMEOUT_S: Final = 10
+# A collector takes 64 MB; 2,048 spans with 50 kB of a tool's output each would be 100 MB.
+REQUEST_BYTES: Final = 8 << 20
+_log: Final = logging.getLogger("heddle")
 
 
 class _Sampled:
@@ -56,7 +60,8 @@ class _Counted(SpanExporter):
     def __init__(self, envelope: Envelope, sender: Sender) -> None:
         self._envelope = envelope
         self._sender = sender
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a suspended agent in here, and its scopes.
+        self._lock = threading.RLock()
         self._ended = False
         self.queued = 0
         self.queued_bytes = 0
@@ -65,7 +70,7 @@ class _Counted(SpanExporter):
         """Of those dropped, how many the collector knows of."""
         self.report: Callable[[int], bytes | None] = _nothing
         # A forked child has none of the queue, and a lock that may never be let go.
-        _in_children(self)
+        in_children(self)
 
     @property
     def dropped(self) -> int:
@@ -74,7 +79,7 @@ class _Counted(SpanExporter):
 
     def forked(self) -> None:
         """The queue is empty here: what it held is the parent's to send."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.queued = self.queued_bytes = 0
 
     def admit(self, size: int) -> bool:
@@ -94,20 +99,26 @@ class _Counted(SpanExporter):
             self._dropped += 1
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send one batch; a refused batch counts as dropped."""
-        taken, bodies = False, [cast("_Encoded", span).body for span in spans]
+        """Send one batch, in requests of a size a collector takes; what is refused was dropped."""
+        parts = _parts([cast("_Encoded", span).body for span in spans])
+        taken = [self._export(bodies) for bodies in parts]
+        return SpanExportResult.SUCCESS if all(taken) else SpanExportResult.FAILURE
+
+    def _export(self, bodies: list[bytes]) -> bool:
+        taken = False
         try:
             dropped = self.dropped
             # What was lost is told with what is sent next, since it says so itself no more.
             told = self.report(dropped) if dropped > self.told else None
             taken = self._sender.send(self._envelope.request(bodies + ([told] if told else [])))
             self.told = dropped if taken and told else self.told
-        finally:
-            with self._lock:
-                self.queued -= len(spans)
-                self.queued_bytes -= sum(map(len, bodies))
-                self._dropped += 0 if taken else len(spans)
-        return SpanExportResult.SUCCESS if taken else SpanExportResult.FAILURE
+        except Exception:  # noqa: BLE001 (the parts after it are to be sent; counted below)
+            _log.warning("spans were lost by their sender", exc_info=True)
+        with self._lock:
+            self.queued -= len(bodies)
+            self.queued_bytes -= sum(map(len, bodies))
+            self._dropped += 0 if taken else len(bodies)
+        return taken
 
     def shutdown(self) -> None:
         """Give up on a request under way."""
@@ -139,10 +150,10 @@ class Emitter:
             "service": service, "resource": resource, "token": token, "scope": scope,
         }  # fmt: skip
         self.endpoint = endpoint
-        self._sender = _Counted(
-            Envelope(said, scope, c.VERSION),
-            sender or OtlpSender(endpoint, token=token, limit_s=SEND_TIMEOUT_S),
-        )
+        self._own: OtlpSender | None = None
+        if sender is None:
+            sender = self._own = OtlpSender(endpoint, token=token, limit_s=SEND_TIMEOUT_S)
+        self._sender = _Counted(Envelope(said, scope, c.VERSION), sender)
         self._processor = BatchSpanProcessor(
             self._sender,
             max_queue_size=QUEUE_SPANS,
@@ -165,6 +176,15 @@ class Emitter:
     def dropped(self) -> int:
         """Spans that were refused, lost or not sendable so far."""
         return self._sender.dropped
+
+    @property
+    def closed(self) -> bool:
+        """Whether what is emitted from now on is lost."""
+        return self._closed
+
+    def lose(self) -> None:
+        """Count a span that could not even be made."""
+        self._sender.lose()
 
     def emit(
         self,
@@ -252,6 +272,8 @@ class Emitter:
         """Send what is queued from the thread that ends the program: no new thread starts then."""
         if not self._closed:
             self._closed = True
+            if self._own is not None:
+                self._own.hurry()
             self._processor.shutdown()
 
 
@@ -261,20 +283,22 @@ _OURS: Final[dict[str, Emitter]] = {}
 def in_this_process(endpoint: str, made_with: Mapping[str, Any]) -> Emitter:
     """One a process for each collector and service: unpickling twice opens one connection."""
     key = f"{os.getpid()} {endpoint} {sorted(made_with.items(), key=str)}"
-    if key not in _OURS:
+    if key not in _OURS or _OURS[key].closed:
         _OURS[key] = Emitter(endpoint, **made_with)
     return _OURS[key]
 
 
-def _in_children(sender: _Counted) -> None:
-    known = weakref.ref(sender)
-
-    def reset() -> None:
-        alive = known()
-        if alive is not None:
-            alive.forked()
-
-    os.register_at_fork(after_in_child=reset)
+def _parts(bodies: list[bytes]) -> list[list[bytes]]:
+    """The same in order, each of about REQUEST_BYTES at most, or of one span that is larger."""
+    parts: list[list[bytes]] = [[]]
+    size = 0
+    for body in bodies:
+        if parts[-1] and size + len(body) > REQUEST_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(body)
+        size += len(body)
+    return parts
 
 
 def _nothing(dropped: int) -> None:

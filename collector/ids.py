@@ -15,7 +15,9 @@ _remembered = lru_cache(maxsize=16_384)
 
 def _digest(parts: tuple[str, ...], size: int) -> str:
     # A separator that no id contains keeps ("a", "bc") and ("ab", "c") apart.
-    return blake2b("\x1f".join(parts).encode(), digest_size=size).hexdigest()
+    # Lone surrogates are what a name that is no UTF-8 becomes (os.fsdecode).
+    named = "\x1f".join(parts).encode("utf-8", "surrogatepass")
+    return blake2b(named, digest_size=size).hexdigest()
 
 
 @_remembered

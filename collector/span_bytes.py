@@ -134,7 +134,7 @@ def span_bytes(
         ids = _field(_FIELD_1, trace) + _field(_FIELD_2, span) + _field(_FIELD_4, parent)
     parts = [
         ids,
-        _names.get(name) or _remember(_names, name, Span(name=name).SerializeToString()),
+        _names.get(name) or _kept(_names, name, Span(name=_clean(name)).SerializeToString()),
         _times.pack(_START, start_ns, _END, end_ns),
         _ORDINARY,
     ]
@@ -155,7 +155,7 @@ def span_bytes(
             known = head + _double.pack(value)
         parts.append(known or _pair(key, value))
     if error:
-        failed = Status(code=Status.STATUS_CODE_ERROR, message=error)
+        failed = Status(code=Status.STATUS_CODE_ERROR, message=_clean(error))
         parts += (Span(status=failed).SerializeToString(), _pair("error.type", error))
     return b"".join(parts)
 
@@ -164,7 +164,9 @@ class Envelope:
     """The resource and the scope that spans of one sender share."""
 
     def __init__(self, resource: Mapping[str, Any], scope: str, version: str) -> None:
-        pairs = [KeyValue(key=k, value=_value(v)) for k, v in resource.items() if v is not None]
+        pairs = [
+            KeyValue(key=_clean(k), value=_value(v)) for k, v in resource.items() if v is not None
+        ]
         self._resource = _field(_FIELD_1, Resource(attributes=pairs).SerializeToString())
         said = InstrumentationScope(name=scope, version=version)
         self._scope = _field(_FIELD_1, said.SerializeToString())
@@ -182,7 +184,7 @@ def _pair(key: str, value: Any) -> bytes:
         return _texts.get((key, value)) or _remembered(_texts, key, value)
     if kind is float:
         # The eight bytes of the number come last, whatever it is.
-        head = _doubles.get(key) or _remember(_doubles, key, _encoded(key, value)[:-8])
+        head = _doubles.get(key) or _kept(_doubles, key, _encoded(key, value)[:-8])
         return head + _double.pack(value)
     if kind is int and -_INT64 <= value < _INT64:
         if 0 <= value < FEW:
@@ -207,7 +209,7 @@ def _kept(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
 
 
 def _key(key: str) -> bytes:
-    return _keys.get(key) or _remember(_keys, key, KeyValue(key=str(key)).SerializeToString())
+    return _keys.get(key) or _kept(_keys, key, KeyValue(key=_clean(key)).SerializeToString())
 
 
 def _remember(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
@@ -218,7 +220,7 @@ def _remember(where: dict[Any, bytes], name: Any, encoded: bytes) -> bytes:
 
 
 def _encoded(key: str, value: Any) -> bytes:
-    return Span(attributes=[KeyValue(key=str(key), value=_value(value))]).SerializeToString()
+    return Span(attributes=[KeyValue(key=_clean(key), value=_value(value))]).SerializeToString()
 
 
 def _value(value: Any) -> AnyValue:
@@ -235,7 +237,12 @@ def _value(value: Any) -> AnyValue:
         value = json.dumps(value, default=str)
     elif isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):
         return AnyValue(array_value=ArrayValue(values=[_value(v) for v in value if v is not None]))
-    return AnyValue(string_value=str(value).encode("utf-8", "replace").decode())
+    return AnyValue(string_value=_clean(value))
+
+
+def _clean(value: Any) -> str:
+    """As text that UTF-8 has: protobuf raises at lone surrogates."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _field(tag: bytes, body: bytes) -> bytes:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
+from urllib.parse import quote
 
 from heddle.collector import conventions as c
 from heddle.collector import ids
 from heddle.collector.beats import BEATS
 from heddle.collector.emitter import Emitter, in_this_process
+from heddle.collector.opened import Opened
 from heddle.collector.scopes import Scope
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "tool",
     "trajectory",
 ]
+_SPELLED: Final = "UTF-8''"
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
 _CURRENT: Final[ContextVar[Trajectory | None]] = ContextVar("heddle_trajectory", default=None)
 
@@ -46,7 +49,7 @@ class Trajectory:
         attributes: Mapping[str, Any],
         branch: str = "",
     ) -> None:
-        self._emitter = emitter
+        self.emitter = emitter
         self._now_ns = now_ns
         self.attributes: dict[str, Any] = dict(attributes)
         self.run: str = attributes["heddle.run.id"]
@@ -78,7 +81,7 @@ class Trajectory:
             "X-Heddle-Final": "1" if final else None,
             "traceparent": self.traceparent,
         }
-        return {name: str(value) for name, value in known.items() if value is not None}
+        return {name: _spelled(str(v)) for name, v in known.items() if v is not None}
 
     def finish(
         self,
@@ -93,21 +96,24 @@ class Trajectory:
 
     def step(self, *, model: str | None = None, index: int | None = None) -> Scope[Step]:
         """One LLM call, counted unless `index` says which; the yielded Step takes its tokens."""
-        return Scope(lambda: self._step(model, index))
+        return Scope(lambda: self._step(model, index), lambda: _nobody(self)._step(None, None))
 
     def tool(
         self, name: str, *, step: int | None = None, synthetic: bool = False
     ) -> Scope[dict[str, Any]]:
         """One tool call after that step, by default the latest; what is put into the yielded dict
         goes on its span."""
-        return Scope(lambda: self._tool(name, step, synthetic=synthetic))
+        return Scope(
+            lambda: self._tool(name, step, synthetic=synthetic),
+            lambda: _nobody(self)._tool("", None, synthetic=False),
+        )
 
     def carrier(self) -> dict[str, str]:
         """What another process needs to go on inside this trajectory: give it to `attach`."""
         self._branches += 1
         said = {k: str(v) for k, v in _shared(self.attributes).items() if v is not None}
         branch = f"{self.branch}.{self._branches}"
-        return {**said, "branch": branch, "step": str(self.steps), "to": self._emitter.endpoint}
+        return {**said, "branch": branch, "step": str(self.steps), "to": self.emitter.endpoint}
 
     @contextmanager
     def _step(self, model: str | None, index: int | None) -> Generator[Step, None, None]:
@@ -117,8 +123,10 @@ class Trajectory:
         it.attributes["gen_ai.request.model"] = model
         span_id = ids.step_span_id(self.run, self.id, number)
         name = f"{c.CHAT} {model or ''}".rstrip()
-        span = _Open(self, c.CHAT, name, span_id, it.attributes, told=lambda: not it.elsewhere)
-        with span.running(self._emitter, self._now_ns, self.span_id):
+        span = Opened(
+            self.trace_id, c.CHAT, name, span_id, it.attributes, told=lambda: not it.elsewhere
+        )
+        with span.running(self.emitter, self._now_ns, self.span_id):
             yield it
 
     @contextmanager
@@ -133,14 +141,16 @@ class Trajectory:
             attributes["heddle.synthetic"] = True
         where = (self.branch, call) if self.branch else (call,)
         span_id = ids.span_id(self.run, self.id, "tool", after, *where)
-        span = _Open(self, c.EXECUTE_TOOL, f"{c.EXECUTE_TOOL} {name}", span_id, attributes)
-        with span.running(self._emitter, self._now_ns, self.span_id):
+        span = Opened(
+            self.trace_id, c.EXECUTE_TOOL, f"{c.EXECUTE_TOOL} {name}", span_id, attributes
+        )
+        with span.running(self.emitter, self._now_ns, self.span_id):
             yield attributes
 
     def alive(self) -> None:
         """Say that it is: for a while there was nothing else to say."""
         at_ns = self._now_ns()
-        self._emitter.emit(
+        self.emitter.emit(
             c.ALIVE,
             trace_id=self.trace_id,
             span_id=ids.span_id(self.run, self.id, "alive", at_ns),
@@ -215,7 +225,7 @@ class Tracer:
             "heddle.task": task,
             "gen_ai.agent.name": agent,
         }
-        return Scope(lambda: self._trajectory(known, agent))
+        return Scope(lambda: self._trajectory(known, agent), lambda: nullcontext(_nobody(self)))
 
     @contextmanager
     def phase(self, name: str, *, trainer_step: int) -> Generator[None, None, None]:
@@ -245,7 +255,7 @@ class Tracer:
     ) -> Generator[Trajectory, None, None]:
         it = Trajectory(self.emitter, self._now_ns, known)
         name = f"{c.INVOKE_AGENT} {agent}"
-        span = _Open(it, c.INVOKE_AGENT, name, it.span_id, it.attributes)
+        span = Opened(it.trace_id, c.INVOKE_AGENT, name, it.span_id, it.attributes)
         with _as_current(it), span.running(self.emitter, self._now_ns, None):
             BEATS.begin(id(it), it.alive)
             try:
@@ -277,12 +287,12 @@ def trajectory(id: str, *, group: str | None = None, **more: Any) -> Scope[Traje
 
 def step(*, model: str | None = None, index: int | None = None) -> Scope[Step]:
     """One LLM call of the trajectory that the caller is in; outside of one nothing is told."""
-    return Scope(lambda: _here()._step(model, index))  # pyright: ignore[reportPrivateUsage]
+    return Scope(lambda: _here().step(model=model, index=index))
 
 
 def tool(name: str, *, step: int | None = None) -> Scope[dict[str, Any]]:
     """One tool call of the trajectory that the caller is in; outside of one nothing is told."""
-    return Scope(lambda: _here()._tool(name, step, synthetic=False))  # pyright: ignore[reportPrivateUsage]
+    return Scope(lambda: _here().tool(name, step=step))
 
 
 def current() -> Trajectory | None:
@@ -292,7 +302,7 @@ def current() -> Trajectory | None:
 
 def attach(carrier: Mapping[str, str]) -> Scope[Trajectory]:
     """Go on in a trajectory that began in another process, from what its `carrier()` gave."""
-    return Scope(lambda: _attached(dict(carrier)))
+    return Scope(lambda: _attached(dict(carrier)), lambda: nullcontext(_nobody(None)))
 
 
 @contextmanager
@@ -327,6 +337,21 @@ def _here() -> Trajectory:
     return _CURRENT.get() or Trajectory(_NOWHERE, time.time_ns, _NOBODY)
 
 
+def _nobody(by: Trajectory | Tracer | None) -> Trajectory:
+    """What the host gets whose call cannot be told of; it counts as lost where it was to go."""
+    if by is not None:
+        by.emitter.lose()
+    return Trajectory(_NOWHERE, time.time_ns, _NOBODY)
+
+
+def _spelled(value: str) -> str:
+    """As a header may say it: HTTP clients refuse what is not ASCII, or a line break."""
+    plain = value.isascii() and value.isprintable() and value == value.strip()
+    if plain and not value.startswith(_SPELLED):
+        return value
+    return _SPELLED + quote(value, safe="", errors="replace")
+
+
 def _shared(attributes: Mapping[str, Any]) -> dict[str, Any]:
     own = ("heddle.reward", "heddle.outcome", "heddle.truncated", "gen_ai.operation.name")
     return {k: v for k, v in attributes.items() if k not in own}
@@ -345,55 +370,3 @@ class _Nowhere(Emitter):
 _NOWHERE: Final = _Nowhere()
 _NOBODY: Final = {"heddle.run.id": "default", "gen_ai.conversation.id": "nobody"}
 _default: Tracer | None = None
-
-
-class _Open:
-    """A span between its start marker and its end."""
-
-    def __init__(
-        self,
-        owner: Trajectory,
-        op: str,
-        name: str,
-        span_id: str,
-        attributes: dict[str, Any],
-        told: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._trace_id = owner.trace_id
-        self._op, self._name, self._span_id = op, name, span_id
-        self._attributes = attributes
-        self._told = told
-        attributes["gen_ai.operation.name"] = op
-
-    @contextmanager
-    def running(
-        self, emitter: Emitter, now_ns: Callable[[], int], parent: str | None
-    ) -> Generator[None, None, None]:
-        start_ns = now_ns()
-        emitter.start(
-            self._op,
-            trace_id=self._trace_id,
-            span_id=self._span_id,
-            parent_span_id=parent,
-            at_ns=start_ns,
-            attributes=self._attributes,
-        )
-        error: str | None = None
-        try:
-            yield
-        except BaseException as failure:
-            error = type(failure).__name__
-            self._attributes.setdefault("heddle.outcome", "failed")
-            raise
-        finally:
-            if self._told():
-                emitter.emit(
-                    self._name,
-                    trace_id=self._trace_id,
-                    span_id=self._span_id,
-                    parent_span_id=parent,
-                    start_ns=start_ns,
-                    end_ns=max(now_ns(), start_ns),
-                    attributes=self._attributes,
-                    error=error,
-                )

@@ -218,7 +218,7 @@ def in_a_child(url, carrier):
     with tracing.attach(carrier) as it:
         with tracing.tool("child"):
             pass
-        tracing.current()._emitter.close()
+        tracing.current().emitter.close()
         assert it.id == "t"
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heddle.collector.tracing import Emitter, Tracer
 from heddle.controller.dataplane.identity import Request, resolve, strip_prefix
 from heddle.controller.dataplane.splice import split
 from heddle.controller.errors import BadRequest
@@ -132,3 +133,12 @@ def test_the_ids_are_passed_as_the_bytes_that_came():
     assert body.ids == b"1,  2,3 "
     assert body.prompt_tokens == 3
     assert b"[1,  2,3 ]" in body.dump({})
+
+
+@pytest.mark.parametrize("name", ["\u4efb\u52a1-3", "a\nb", "UTF-8''", "50%"])
+def test_a_name_as_the_trainers_library_spells_it_is_the_name(name):
+    with Tracer(Emitter("http://127.0.0.1:9", service="t"), "r").trajectory(name, group=name) as it:
+        headers = {k.lower(): v for k, v in it.headers().items()}
+    it.emitter.close(0)
+    said = resolve(Request(headers, "/generate", {}))
+    assert (said.trajectory, said.group) == (name, name)
