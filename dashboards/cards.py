@@ -92,9 +92,9 @@ def numbers(strip: Sequence[Number]) -> None:
             with place:
                 _number(one)
         return
-    # Seven beside each other would cut `12 min 05 s` at 1280: two rows of at most four there, and
-    # one of eight at 1920.
-    with st.grid(min_column_width=176, gap="small"):
+    # Seven beside each other would cut `12 min 05 s` at 1280: two rows of at most four there. At
+    # 1920 seven and eight have one row, which they fill.
+    with st.grid(min_column_width=200 if len(strip) == 7 else 176, gap="small"):
         for one in strip:
             _number(one)
 
