@@ -1,10 +1,10 @@
-"""Do moves of this run and interface bring anything?
+"""Do moves of this run and interface bring anything, and how fast does a shared storage bring it?
 
 A move is useful when the step after it finds most of the carried prefix on its new worker. Over
 chat the engine builds the prompt anew from messages, and a template that rewrites earlier turns
 (Qwen3 drops old thinking) breaks the prefix: the warm-up was for nothing, every time. One average a
 run and interface; below half there are no more moves there, but for one now and then that looks
-again.
+again. Of fetches it keeps seconds a token, by storage and degree.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Benefit:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self.fetches: dict[tuple[str, int], float] = {}
+        """Seconds a token that a storage brought to engines of that degree."""
 
     def learn(self, trajectory: LiveTrajectory, hit_tokens: int, tokens: int) -> bool:
         """What the step after a move found; returns whether the move was useless."""
@@ -47,6 +49,14 @@ class Benefit:
         useless = share < USELESS
         seen.useless += useless
         return useless
+
+    def fetched(self, storage: str, degree: int, tokens: int, took_s: float) -> None:
+        """A warm-up found so many tokens in a storage; all of it but its prefill took so long."""
+        if not storage or tokens <= 0:
+            return
+        token_s = max(took_s, 0.0) / tokens
+        known_s = self.fetches.get((storage, degree), token_s)
+        self.fetches[storage, degree] = known_s + WEIGHT * (token_s - known_s)
 
     def worth(self, trajectory: LiveTrajectory) -> bool:
         """Whether a move of it may bring something."""

@@ -19,7 +19,16 @@ from heddle.controller.beliefs import Beliefs
 from heddle.controller.clock import Clock
 from heddle.controller.core.decide import decide, watches
 from heddle.controller.core.memory import Memory
-from heddle.controller.core.types import Move, Park, Plan, Release, Snapshot, Switches, Trajectory
+from heddle.controller.core.types import (
+    Fetches,
+    Move,
+    Park,
+    Plan,
+    Release,
+    Snapshot,
+    Switches,
+    Trajectory,
+)
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.live import LiveTrajectory
 from heddle.controller.pace import Pace
@@ -64,6 +73,7 @@ class Decider:
         do: Callable[[Seen, Plan], None],
         failed: Callable[[str, Exception], None],
         thread: Thread | None = asyncio.to_thread,
+        fetches: Fetches,
     ) -> None:
         self._clock = clock
         self._fleet = fleet
@@ -75,6 +85,7 @@ class Decider:
         self._do = do
         self._failed = failed
         self._thread = thread
+        self._fetches = fetches
         self.pace = Pace(self._now, lambda: len(table.by_key))
         self._memories: dict[str, Memory] = {}
         self._undecided: dict[str, dict[LiveTrajectory, None]] = {}
@@ -167,6 +178,7 @@ class Decider:
             workers=tuple(w.fact() for w in self._fleet.taking),
             rates=self._beliefs.rates(run),
             now_s=self._clock.now_ns() / 1e9,
+            fetches=dict(self._fetches),
         )
 
     def _facts(self, run: str) -> list[Trajectory]:

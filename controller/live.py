@@ -297,6 +297,8 @@ class LiveWorker:
     latency: Latency
     generation: int = 0
     share: int = 0
+    storage: str = ""
+    """Where it keeps pages that others may read, as it said when it joined."""
     alive: bool = True
     launched: bool = False
     draining: str = ""
@@ -345,7 +347,7 @@ class LiveWorker:
 
     def fact(self) -> Worker:
         """What the core may know of it."""
-        return Worker(id=self.id, latency=self.latency, share=self.share)
+        return Worker(id=self.id, latency=self.latency, share=self.share, storage=self.storage)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -80,6 +80,7 @@ class Loop:
         self._decider = Decider(
             clock, fleet, switchboard, beliefs, self.table,
             rng=rng, believe=believe, do=self._carry_out, failed=self._failed, thread=thread,
+            fetches=self.mover.benefit.fetches,
         )  # fmt: skip
         self.pace = self._decider.pace
         self.steering = Steering(fleet, self.table, switchboard, beliefs, believe)

@@ -20,6 +20,7 @@ from heddle.controller.clock import Clock
 from heddle.controller.core.types import Move
 from heddle.controller.dataplane.spans import StepSpans, trace_of
 from heddle.controller.errors import EngineError
+from heddle.controller.fleet.engine import Warmed
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.journal import Journal
 from heddle.controller.live import LiveMove, LiveTrajectory, LiveWorker, Step
@@ -149,7 +150,7 @@ class Mover:
         await self._warmed(trajectory, target, target.wire.warm_chat(chat, rid, headers))
 
     async def _warmed(
-        self, trajectory: LiveTrajectory, target: LiveWorker, work: Coroutine[Any, Any, Any]
+        self, trajectory: LiveTrajectory, target: LiveWorker, work: Coroutine[Any, Any, Warmed]
     ) -> None:
         move = trajectory.move
         if move is None:
@@ -159,12 +160,19 @@ class Mover:
             warmed = await asyncio.wait_for(work, WARM_WALL_S)
             if warmed.stored_tokens:
                 move.method = "l3_fetch"
+                self._fetched(move, target, warmed)
         except (EngineError, TimeoutError) as error:
             move.error = type(error).__name__
         finally:
             move.ended_ns = self._clock.now_ns()
             move.events, move.events_after = target.events - move.events, target.events
         self._ended(trajectory, move, target)
+
+    def _fetched(self, move: LiveMove, target: LiveWorker, warmed: Warmed) -> None:
+        """What was not there was prefilled behind it: that part is not the storage's."""
+        took_s = (self._clock.now_ns() - move.started_ns) / 1e9
+        took_s -= target.latency.prefill_s(warmed.new_tokens, warmed.cached_tokens)
+        self.benefit.fetched(target.storage, target.degree, warmed.stored_tokens, took_s)
 
     def _ended(self, trajectory: LiveTrajectory, move: LiveMove, target: LiveWorker | None) -> None:
         trajectory.moving = False

@@ -2,8 +2,9 @@
 
 `rank` is the paper's rule: sort the live by what remains, cut the list into the workers' groups
 (sizes scaled to who is still alive), move whoever sits in the wrong group. A margin and the price
-of the re-prefill guard it: on stock engines a move is paid for, and similar lengths packed together
-thrash a finite cache. `rebalance` ignores ranks: it takes from the worker that would end last.
+of the move guard it (carried.py): on stock engines it is paid for, and similar lengths packed
+together thrash a finite cache. `rebalance` ignores ranks: it takes from the worker that would end
+last.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from heddle.controller.core.book import Book, group_edges
+from heddle.controller.core.carried import carried_many_s, carried_s, fetch_token_s
 from heddle.controller.core.cost import Load, remaining_work
 from heddle.controller.core.crowd import Crowd
 from heddle.controller.core.draws import Floats, Ints
@@ -49,7 +51,7 @@ def rank(snapshot: Snapshot, book: Book) -> list[Move]:
     """Longest first, one transfer per source and per target, only inside a tool interval."""
     _ = book
     workers = sorted(snapshot.workers, key=lambda w: -w.degree)
-    at_home = {w.id for w in workers}
+    at_home = {w.id: w for w in workers}
     live = [t for t in snapshot.trajectories if t.worker in at_home]
     standing = Standing.of(live, snapshot.rates)
     ranked = [live[i] for i in np.lexsort((standing.arrival, longest_first(standing))).tolist()]
@@ -60,11 +62,14 @@ def rank(snapshot: Snapshot, book: Book) -> list[Move]:
     moves: list[Move] = []
     for place, trajectory in enumerate(ranked):
         target = _wrong_group(place, trajectory, workers, edges)
-        if target is None or not _may_move(trajectory, target, snapshot):
-            continue
         source = trajectory.worker or ""
+        if target is None:
+            continue
+        price_s = carried_s(trajectory.context_tokens, at_home[source], target, snapshot.fetches)
+        if not _may_move(trajectory, price_s, snapshot):
+            continue
         if {source, target.id} & busy or not _gains(
-            trajectory, target, loads, homes, snapshot.rates
+            trajectory, target, price_s, loads, homes, snapshot.rates
         ):
             continue
         busy |= {source, target.id}
@@ -87,12 +92,12 @@ def _wrong_group(
     return next(w for w, edge in zip(workers, edges, strict=True) if place < edge)
 
 
-def _may_move(trajectory: Trajectory, target: Worker, snapshot: Snapshot) -> bool:
-    """Between two steps, with enough tool time expected to hide the re-prefill."""
+def _may_move(trajectory: Trajectory, price_s: float, snapshot: Snapshot) -> bool:
+    """Between two steps, with enough tool time expected to hide what the move takes."""
     if trajectory.state != "tool" or trajectory.moving or not trajectory.movable:
         return False
     left_s = snapshot.rates.tool_s - trajectory.in_tool_s(snapshot.now_s)
-    return left_s >= target.latency.prefill_s(trajectory.context_tokens)
+    return left_s >= price_s
 
 
 def _homes(live: list[Trajectory], workers: Sequence[Worker]) -> dict[str, list[Trajectory]]:
@@ -112,23 +117,23 @@ def _load(law: Latency, held: Sequence[Trajectory], rates: Rates) -> Load:
 def _gains(
     trajectory: Trajectory,
     target: Worker,
+    price_s: float,
     loads: dict[str, Load],
     homes: dict[str, list[Trajectory]],
     rates: Rates,
 ) -> bool:
-    """Whether the later of the two workers' expected ends comes nearer, re-prefill paid."""
+    """Whether the later of the two workers' expected ends comes nearer, the move's price paid."""
     source = trajectory.worker or ""
     before = max(loads[source].finish_s(), loads[target.id].finish_s())
     others = [t for t in homes[source] if t is not trajectory]
     without = _load(loads[source].latency, others, rates)
     work = remaining_work(trajectory, rates)
-    price_s = target.latency.prefill_s(trajectory.context_tokens)
     after = max(without.finish_s(), loads[target.id].finish_s(work, price_s))
     return after < before * (1.0 - GAIN)
 
 
 def rebalance(snapshot: Snapshot, book: Book) -> list[Move]:
-    """Few moves, each off the worker with the latest expected end, re-prefill paid by the target.
+    """Few moves, each off the worker with the latest expected end, paid for by the target.
 
     Stops where the latest end is near the mean, so it is quiet when there is nothing to gain. While
     anybody waits for a place, that one goes to the worker that ends first: a move then only pays
@@ -147,7 +152,8 @@ def rebalance(snapshot: Snapshot, book: Book) -> list[Move]:
         if closed.all() or ends[source] < mean_s * (1.0 + LATE):
             break
         closed[source] = True
-        found = _relief(crowd, book.home, may, source, ends, closed)
+        paces = [fetch_token_s(snapshot.workers[source], w, snapshot.fetches) for w in book.workers]
+        found = _relief(crowd, book.home, may, source, ends, closed, paces)
         if found is None:
             continue
         place, target, after_s = found
@@ -156,7 +162,8 @@ def rebalance(snapshot: Snapshot, book: Book) -> list[Move]:
         closed[target] = True
         because = (
             f"{book.names[source]} would end last at {ends[source]:.1f} s; on "
-            f"{book.names[target]} the later of both ends is {after_s:.1f} s, re-prefill paid"
+            f"{book.names[target]} the later of both ends is {after_s:.1f} s, "
+            f"{'re-prefill' if paces[target] is None else 'fetch'} paid"
         )
         moves.append(
             Move(
@@ -181,7 +188,13 @@ def _movable(snapshot: Snapshot, book: Book) -> tuple[Flags, Flags]:
 
 
 def _relief(
-    crowd: Crowd, home: Ints, may: Flags, source: int, ends: Floats, closed: Flags
+    crowd: Crowd,
+    home: Ints,
+    may: Flags,
+    source: int,
+    ends: Floats,
+    closed: Flags,
+    paces: Sequence[float | None],
 ) -> tuple[int, int, float] | None:
     """The move off that worker after which the later of both ends is earliest."""
     members = np.flatnonzero(home == source)
@@ -193,8 +206,10 @@ def _relief(
     most_s = PRICE * float(ends[source])
     best: tuple[int, int, float] | None = None
     for target in targets:
-        later = np.maximum(left, _with(crowd, target, movable))
-        later[crowd.prefill_by_kind[crowd.kind[target], movable] > most_s] = np.inf
+        prefill_s = crowd.prefill_by_kind[crowd.kind[target], movable]
+        price_s = carried_many_s(prefill_s, crowd.outlook.context[movable], paces[target])
+        later = np.maximum(left, _with(crowd, target, movable, price_s))
+        later[price_s > most_s] = np.inf
         first = int(np.argmin(later))
         if later[first] < (best[2] if best else np.inf):
             best = int(movable[first]), target, float(later[first])
@@ -228,14 +243,14 @@ def _without(crowd: Crowd, source: int, members: Ints) -> Floats:
     )
 
 
-def _with(crowd: Crowd, target: int, places: Ints) -> Floats:
-    """Expected end of the target with each of those, their contexts prefilled again.
+def _with(crowd: Crowd, target: int, places: Ints, price_s: Floats) -> Floats:
+    """Expected end of the target with each of those, and what bringing their contexts takes.
 
     Never where its KV would not hold the newcomer: it would evict others' contexts, and each of
     them would be prefilled again too.
     """
     look, kind = crowd.outlook, crowd.kind[target]
-    work = crowd.work_by_kind[kind, places] + crowd.prefill_by_kind[kind, places]
+    work = crowd.work_by_kind[kind, places] + price_s
     ends = crowd.ends_at_s(
         target,
         np.maximum(crowd.longest[:, target], look.draws[places]).mean(axis=1),

@@ -97,6 +97,8 @@ class Worker:
     latency: Latency
     share: int = 0
     """Trajectories the plan of this rollout meant for it (the paper's group size); 0: no plan."""
+    storage: str = ""
+    """Where it keeps pages that others of its degree may read; empty: nowhere."""
 
     @property
     def degree(self) -> int:
@@ -129,6 +131,10 @@ class Switches:
     prediction: str
 
 
+Fetches = Mapping[tuple[str, int], float]
+"""Seconds a token of fetches seen, by storage and degree."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All that one decision may know."""
@@ -138,6 +144,7 @@ class Snapshot:
     rates: Rates = field(default_factory=Rates)
     now_s: float = 0.0
     """Fleet seconds, by the clock that `tool_since_s` is read from."""
+    fetches: Fetches = field(default_factory=dict[tuple[str, int], float])
 
 
 class Release(NamedTuple):

@@ -97,6 +97,7 @@ class Fleet:
             latency=_believed(self._law_of, said, degree),
             generation=generation,
             launched=launched,
+            storage=said.storage if said is not None else "",
             alive=said is not None,
             joined_ns=self._clock.now_ns(),
         )
@@ -150,6 +151,7 @@ class Fleet:
         if self.workers.get(worker.id) is worker and lives != before:
             if said is not None:
                 self.can[worker.id] = said
+                worker.storage = said.storage
                 worker.generation = self._next_generation(worker.id)
                 worker.joined_ns = self._clock.now_ns()
             (self.back if lives else self.lost)(worker)
