@@ -18,7 +18,7 @@ def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure
     """
     pieces = _longest(strips)
     lanes = _lanes(strips)
-    height, x = 96 + 26 * max(len(lanes), 1), "since the rollout began (s)"
+    height, x = 96 + 26 * max(len(lanes), 2), "since the rollout began (s)"
     figure = base.blank(mode, height=height, x=x, names=lanes)
     for state in theme.in_order(set(pieces["state"].to_list())):
         figure.add_trace(_trace(state, pieces.filter(pl.col("state") == state), mode, start_ns))
