@@ -74,6 +74,8 @@ def switches_of(spelled: str) -> Switches:
         fail(f"policy {spelled!r}: expected choice=policy, got {bad[0]!r}")
     try:
         pairs = dict(change.split("=", 1) for change in changes)
+        if len(pairs) < len(changes):
+            fail(f"policy {spelled!r} names a choice twice; each has one policy")
         return changed(preset_switches(preset), pairs)
     except CoreError as error:
         fail(str(error))
@@ -105,10 +107,25 @@ def play(cell: Cell, policy: str, *, detail: bool = False) -> dict[str, Any]:
     bounds = bounds_s(cell.now, cell.system, cell.model, cell.gpus)
     named = {"cell": cell.name, "seed": cell.seed, "policy": policy, "gpus": cell.gpus}
     new_tokens = sum(step.observation_tokens for one in cell.now for step in one.steps)
-    told = {**named, **_row(result, bounds, new_tokens), **_barrier(result)}
+    told = {**named, **_row(result, cell.gpus, bounds, new_tokens), **_barrier(result)}
+    told["what_if"] = _what_if(cell)
     if detail:
         told |= {"group_s": _groups(result), "lengths_s": _lengths(result)}
     return told
+
+
+def _what_if(cell: Cell) -> str:
+    """Everything but the workload, the fleet and the seed that makes this another replay."""
+    said = {
+        "error": cell.error,
+        "claimed": cell.claimed,
+        "wrong": cell.wrong or None,
+        "slow": dict(sorted(cell.slow_s.items())) or None,
+        "first": cell.first,
+        "cutoff": cell.cutoff_s,
+        "arrivals": cell.arrivals_s or None,
+    }
+    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
 
 
 def _arrivals_s(trajectories: int, over_s: float) -> list[float] | None:
@@ -148,7 +165,9 @@ def _lengths(result: RolloutResult) -> list[float]:
     return sorted((round(one, 3) for one in took), reverse=True)
 
 
-def _row(result: RolloutResult, bounds: dict[str, float], new_tokens: int) -> dict[str, Any]:
+def _row(
+    result: RolloutResult, gpus: int, bounds: dict[str, float], new_tokens: int
+) -> dict[str, Any]:
     known = laws(result.system, result.model)
     degrees = {w.worker_id: w.degree for w in result.workers}
     spent = {"prefill": 0.0, "decode": 0.0}
@@ -167,7 +186,8 @@ def _row(result: RolloutResult, bounds: dict[str, float], new_tokens: int) -> di
         "decode_slow_down": _slow_down(result, degrees, known),
         "layout": "+".join(map(str, result.layout)),
         **{f"{state}_gpu_s": seconds for state, seconds in spent.items()},
-        "idle_gpu_s": result.gpu_s - sum(spent.values()),
+        # GPUs that the layout left over are idle too: the causes add up to gpus x makespan.
+        "idle_gpu_s": gpus * result.makespan_s - sum(spent.values()),
         "moves": len(result.moves),
         "exposed_s": sum(m.exposed_s for m in result.moves),
         "held_s": sum(t.held_s for t in result.trajectories),
@@ -212,7 +232,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "speed_up": median(ratios),
                 "least": ratios[0],
                 "most": ratios[-1],
-                "of_bound": median(row["bound_s"] / row["makespan_s"] for row in mine),
+                "of_bound": _of_bound(mine),
                 "off_plan": _off_plan(mine),
                 "moves": median(row["moves"] for row in mine),
                 "held_s": median(row["held_s"] for row in mine),
@@ -222,6 +242,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "failed": sum(sum(row.get("errors", {}).values()) for row in mine),
                 "cut": _median(mine, "cut"),
                 "carried_tokens": _median(mine, "carried_tokens"),
+                "stale_share": _median(mine, "stale_share"),
             }
         )
     return told
@@ -232,16 +253,31 @@ def _median(rows: Sequence[dict[str, Any]], key: str) -> float | None:
     return median(known) if known else None
 
 
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether everything was played: bound and forecast are of the whole rollout."""
+    return not row.get("cut") and not row.get("errors")
+
+
+def _of_bound(rows: Sequence[dict[str, Any]]) -> float | None:
+    """Median share of the lower bound."""
+    known = [row["bound_s"] / row["makespan_s"] for row in rows if is_whole(row)]
+    return median(known) if known else None
+
+
 def _off_plan(rows: Sequence[dict[str, Any]]) -> float | None:
     """Median distance of the predicted from the replayed makespan."""
-    known = [r for r in rows if r["predicted_s"]]
+    known = [r for r in rows if r["predicted_s"] and is_whole(r)]
     if not known:
         return None
     return median(abs(r["predicted_s"] / r["makespan_s"] - 1.0) for r in known)
 
 
 def from_store(steps: pl.DataFrame, tools: pl.DataFrame) -> list[TrajectorySpec]:
-    """The trajectories of a recorded rollout, from the `steps` and `tool_calls` queries."""
+    """The trajectories of a recorded rollout, from the `steps` and `tool_calls` queries.
+
+    Steps without output are left out. A context shorter than the last step's end lost its end; one
+    shorter than what the last step began with was compacted, down to the prompt.
+    """
     waits = {
         (row["trajectory_id"], row["step_index"]): (row["tool_name"], row["duration_s"] or 0.0)
         for row in tools.iter_rows(named=True)
@@ -249,12 +285,14 @@ def from_store(steps: pl.DataFrame, tools: pl.DataFrame) -> list[TrajectorySpec]
     specs: list[TrajectorySpec] = []
     ordered = steps.filter(pl.col("output_tokens") > 0).sort("trajectory_id", "step_index")
     for (name,), rows in ordered.group_by("trajectory_id", maintain_order=True):
-        made, context = list[StepSpec](), 0
+        made, began, context = list[StepSpec](), 0, 0
         for row in rows.iter_rows(named=True):
-            new = row["input_tokens"] - context
+            length = row["input_tokens"] or max(context, 1)
+            reset = length < began
+            prefix = made[0].observation_tokens if reset else context
             tool, tool_s = waits.get((name, row["step_index"]), (None, 0.0))
-            made.append(StepSpec(max(new, 1), row["output_tokens"], tool, tool_s, reset=new < 0))
-            context = row["input_tokens"] + row["output_tokens"]
+            made.append(StepSpec(length - prefix, row["output_tokens"], tool, tool_s, reset=reset))
+            began, context = length, length + row["output_tokens"]
         group = rows["group_id"][0] or str(name)
         specs.append(TrajectorySpec(str(name), group, len(specs), "", tuple(made)))
     return specs

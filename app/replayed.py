@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from heddle.app.errors import fail
+from heddle.app.replay import is_whole
 from heddle.collector import conventions as c
 from heddle.collector import ids
 from heddle.collector.emitter import Emitter
@@ -34,7 +35,8 @@ def save(rows: Sequence[Mapping[str, Any]], of: str, otlp_url: str, token: str |
 
 
 def _emit(emitter: Emitter, run: str, of: str, row: Mapping[str, Any]) -> None:
-    named = (of, row["cell"], row["policy"], row["gpus"], row["workload_hash"], row["truth_hash"])
+    cell = f"{row['cell']}, {row['what_if']}" if row["what_if"] else row["cell"]
+    named = (of, cell, row["policy"], row["gpus"], row["workload_hash"], row["truth_hash"])
     now_ns = time.time_ns()
     own = {
         "gen_ai.operation.name": c.REPLAY,
@@ -43,10 +45,10 @@ def _emit(emitter: Emitter, run: str, of: str, row: Mapping[str, Any]) -> None:
         "heddle.layout": row["layout"].replace("+", ","),
         "heddle.predicted.makespan_s": row["predicted_s"],
         "heddle.replay.of": of,
-        "heddle.replay.cell": row["cell"],
+        "heddle.replay.cell": cell,
         "heddle.replay.policy": row["policy"],
         "heddle.replay.makespan_s": row["makespan_s"],
-        "heddle.replay.bound_s": row["bound_s"],
+        "heddle.replay.bound_s": row["bound_s"] if is_whole(row) else None,
         "heddle.replay.idle_gpu_s": row["idle_gpu_s"],
         "heddle.replay.held_s": row["held_s"],
         "heddle.replay.moves": row["moves"],

@@ -123,10 +123,13 @@ class Decider:
         return None if at_least_s and self.pace.asked(run) else at_least_s
 
     def look(self) -> None:
-        """Decide on every run that needs it, as soon as its pace allows."""
+        """Decide on every run that needs it, as soon as its pace allows.
+
+        One at a time: two that were thought over together would both fill the same room.
+        """
         for run in self._table.runs:
             at_least_s = self.due(run)
-            if at_least_s is not None and run not in self._thinking:
+            if at_least_s is not None and not self._thinking:
                 self.pace.ask(run, at_least_s=at_least_s)
 
     def forget(self) -> None:
@@ -142,8 +145,8 @@ class Decider:
         await asyncio.gather(*self._thinking.values(), return_exceptions=True)
 
     def _now(self, run: str) -> None:
-        if self.wait_s(run) is None:
-            return
+        if self.wait_s(run) is None or self._thinking:
+            return  # what is thought over looks again when it has ended
         self._fresh.discard(run)
         try:
             seen = Seen(run, self._switchboard.of(run), self.snapshot(run))
@@ -203,16 +206,20 @@ def _elsewhere(fact: Trajectory) -> Trajectory:
 def standing(plan: Plan, snapshot: Snapshot, table: Table, fleet: Fleet) -> Plan:
     """What of a plan still holds after it was thought over.
 
-    Steps still wait and their worker still takes some; who is to be moved or parked is as it was.
+    Steps still wait; who is to be moved or parked is as it was; workers still take steps.
     """
     live = table.by_key
     asked = {*(m.trajectory for m in plan.moves), *(p.trajectory for p in plan.parks)}
     before = {t.id: t for t in snapshot.trajectories if t.id in asked}
 
+    def takes(worker: str) -> bool:
+        found = fleet.workers.get(worker)
+        return found is not None and found.takes
+
     def waits(release: Release) -> bool:
-        trajectory, worker = live.get(release.trajectory), fleet.workers.get(release.worker)
+        trajectory = live.get(release.trajectory)
         still = trajectory is not None and trajectory.waiting and not trajectory.moving
-        return bool(still) and worker is not None and worker.takes
+        return bool(still) and takes(release.worker)
 
     def unchanged(change: Move | Park) -> bool:
         trajectory = live.get(change.trajectory)
@@ -220,7 +227,7 @@ def standing(plan: Plan, snapshot: Snapshot, table: Table, fleet: Fleet) -> Plan
 
     return Plan(
         releases=tuple(filter(waits, plan.releases)),
-        moves=tuple(filter(unchanged, plan.moves)),
+        moves=tuple(move for move in plan.moves if unchanged(move) and takes(move.target)),
         parks=tuple(filter(unchanged, plan.parks)),
         held=plan.held,
     )

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from heddle.app import checks, recorded, show
 from heddle.app.ablation import expanded, fixed_degree
@@ -53,7 +53,7 @@ def compare(
     if json:
         show.as_json({"summary": told, "rows": rows})
         return
-    show.table(list(told[0]), [[_cell(value) for value in one.values()] for one in told])
+    _print(told)
     if wrong := sum((Counter(row["errors"]) for row in rows), Counter[str]()):
         named = ", ".join(f"{name} (x{count})" for name, count in wrong.most_common(3))
         show.say(f"{wrong.total()} trajectories ended in an error, their rest unplayed: {named}")
@@ -101,7 +101,7 @@ def fleets_of(spelled: str | None) -> list[int]:
         fleets = []
     if not fleets or min(fleets) < 1:
         fail(f"--gpus expects whole numbers from 1 up, as 64 or 32,64,128; got {spelled!r}")
-    return fleets
+    return list(dict.fromkeys(fleets))
 
 
 def barrier_of(spelled: str) -> dict[str, Any]:
@@ -150,7 +150,47 @@ def stored(spelled: str, collector: str | None) -> list[TrajectorySpec]:
         tools = client.query("tool_calls", run=run, rollout=rollout, limit=1_000_000)
     if steps.is_empty():
         fail(f"the store holds no steps of rollout {rollout!r} of run {run!r}")
-    return from_store(steps, tools)
+    specs = from_store(steps, tools)
+    if not specs:
+        fail(f"no step of rollout {rollout!r} of run {run!r} has output: nothing to play")
+    if silent := steps.height - sum(len(one.steps) for one in specs):
+        show.say(f"{silent} of {steps.height} steps have no output and are left out")
+    return specs
+
+
+SOON: Final = {
+    "policy": "policy",
+    "makespan_s": "makespan s",
+    "speed_up": "speed-up",
+    "least": "least",
+    "most": "most",
+    "of_bound": "of bound",
+    "off_plan": "off plan",
+    "tail_s": "tail s",
+}
+COST: Final = {
+    "policy": "policy",
+    "idle_gpu_s": "idle GPU-s",
+    "held_s": "held s",
+    "moves": "moves",
+    "reprefilled_tokens": "prefilled again",
+    "decode_slow_down": "decode slowed",
+}
+CUT: Final = {
+    "policy": "policy",
+    "cut": "cut off",
+    "carried_tokens": "tokens carried over",
+    "stale_share": "share of all tokens",
+}
+
+
+def _print(told: Sequence[Mapping[str, Any]]) -> None:
+    """When each ended, what it took, and whom a barrier cut: side by side they fit no terminal."""
+    titles = f"Medians of {told[0]['cells']} rollouts", "What it took", "Whom the barrier cut off"
+    for title, columns in zip(titles, (SOON, COST, CUT), strict=True):
+        if columns is not CUT or any(one["cut"] for one in told):
+            rows = [[_cell(one[name]) for name in columns] for one in told]
+            show.table(list(columns.values()), rows, title=title)
 
 
 def _cell(value: Any) -> str:

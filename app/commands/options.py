@@ -49,7 +49,7 @@ Model = Annotated[
 System = Annotated[
     str | None, typer.Option("--system", help="GPUs that speed is of: h100_sxm or h200_sxm.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.", min=0)]
 Speed = Annotated[
     float | None,
     typer.Option("--speed", help="Emulated seconds per second.", min=0.01, callback=finite),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.app.commands import options
+from heddle.app.errors import fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,12 @@ def run(
     from heddle.app import show
     from heddle.app.commands.connect import controller_client, plain
 
-    if workload is not None or rollout is not None:
+    planning = workload is not None or rollout is not None
+    if workload is not None and rollout is not None:
+        fail("plan takes lengths from --workload or from --rollout, not from both")
+    if not planning and (gpus or model or system):
+        fail("--gpus, --model and --system plan for lengths: name --workload or --rollout too")
+    if planning:
         from heddle.app.commands.compare import stored
         from heddle.controller.emulator.workload import generate
 

@@ -22,7 +22,7 @@ from heddle.controller.beliefs import Beliefs
 from heddle.controller.blocks import Blocks
 from heddle.controller.core.policies import preset_switches
 from heddle.controller.core.regroup import Place, nodes_of
-from heddle.controller.core.types import Latency, Switches
+from heddle.controller.core.types import CoreError, Latency, Switches
 from heddle.controller.costs import Costs
 from heddle.controller.emulator.engine import PauseMode
 from heddle.controller.emulator.players import Players, RecordingLeases, RecordingSpans
@@ -353,6 +353,9 @@ def run_rollout(
 
     `run_rollout(generate("demo"), preset="verl", gpus=8, layout=(1,) * 8, seed=3)`
     """
+    if not workload:
+        message = "a rollout has at least one trajectory; this workload has none"
+        raise CoreError(message)
     setup = replace(setup or Setup(), **changes)
     return Virtual(workload, switches or preset_switches(preset), setup).play()
 

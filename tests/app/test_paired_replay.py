@@ -15,6 +15,7 @@ from heddle.app.errors import AppError
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
 from heddle.app.replay_beliefs import beliefs_of, foreseen, perturbed, seen_of
 from heddle.controller.beliefs import Expected
+from heddle.controller.core.types import CoreError
 from heddle.controller.emulator.presets import PRESETS
 from heddle.controller.emulator.request import EngineConfig
 from heddle.controller.emulator.rollout import RUN
@@ -87,7 +88,39 @@ def test_a_stored_rollout_comes_back_as_the_trajectories_it_was():
     assert back.steps == one.steps
 
 
-@pytest.mark.parametrize("spelled", ["nobody", "verl/order", "verl/order=chance", "verl/who=x"])
+def test_a_stored_context_that_shrank_begins_as_long_as_it_was_recorded():
+    rows = [(100, 50), (150, 0), (160, 40), (190, 30), (120, 20), (None, 5)]
+    steps = [
+        {"trajectory_id": "t", "group_id": None, "step_index": i, "input_tokens": given,
+         "output_tokens": made}
+        for i, (given, made) in enumerate(rows)
+    ]  # fmt: skip
+    none = pl.DataFrame(schema=["trajectory_id", "step_index", "tool_name", "duration_s"])
+    (back,) = from_store(pl.DataFrame(steps), none)
+    # 190 is ten short of the 200 it had: its end went. 120 is less than it began with: compacted.
+    assert [(s.observation_tokens, s.reset) for s in back.steps] == [
+        (100, False), (10, False), (-10, False), (20, True), (0, False)
+    ]  # fmt: skip
+    assert play(replace(SMALL, now=[back], past=[back]), "heddle")["errors"] == {}
+
+
+def test_the_causes_add_up_to_all_gpus_also_where_the_layout_leaves_some_over():
+    row = play(replace(SMALL, gpus=3), "verl/allocation=fixed-2")
+    gpu_s = row["prefill_gpu_s"] + row["decode_gpu_s"] + row["idle_gpu_s"]
+    assert row["layout"] == "2"
+    assert gpu_s == pytest.approx(3 * row["makespan_s"])
+    assert row["idle_gpu_s"] > row["makespan_s"]
+
+
+def test_a_rollout_of_nobody_is_refused_and_not_waited_for():
+    with pytest.raises(CoreError, match="at least one trajectory"):
+        play(replace(SMALL, now=[]), "verl")
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    ["nobody", "", "verl/order", "verl/order=chance", "verl/who=x", "verl/order=fcfs/order=fcfs"],
+)
 def test_an_unknown_policy_is_refused_with_a_sentence(spelled):
     with pytest.raises(AppError):
         switches_of(spelled)
@@ -105,6 +138,9 @@ def test_a_barrier_cuts_whoever_has_not_finished_and_carries_their_tokens():
     assert (early["cut"], len(early["cut_longest"])) == (3, 3)
     assert early["makespan_s"] < whole["makespan_s"]
     assert 0 < early["stale_share"] < 1
+    # The bound and the forecast are of the whole rollout: nothing to hold a part of it against.
+    (told,) = summary([early])
+    assert (told["of_bound"], told["off_plan"], told["cut"]) == (None, None, 3)
     half = play(replace(SMALL, cutoff_s=whole["makespan_s"] / 2), "heddle")
     assert half["makespan_s"] == pytest.approx(whole["makespan_s"] / 2)
     assert half["cut"] > 0
@@ -133,7 +169,7 @@ def test_arrivals_over_longer_than_the_rollout_end_after_the_last_one_came():
 def test_more_gpus_are_a_row_of_their_own_against_the_first(capsys):
     source = {"file": None, "rollout": None, "workload": "demo", "groups": 1}
     asked = {
-        "gpus": fleets_of("2,4"), "model": "Qwen3-14B", "error": None, "workers": 1,
+        "gpus": fleets_of("2,4,2"), "model": "Qwen3-14B", "error": None, "workers": 1,
         "barrier": "all", "arrivals_s": 0.0, "seed": 0, "seeds": 1, "collector": None,
         "ray": None, "save": False,
     }  # fmt: skip
@@ -141,6 +177,10 @@ def test_more_gpus_are_a_row_of_their_own_against_the_first(capsys):
     told = json.loads(capsys.readouterr().out)["summary"]
     assert [row["policy"] for row in told] == ["verl on 2", "verl on 4"]
     assert told[1]["speed_up"] > 1.0
+    compare(["verl", "heddle"], source, {**asked, "barrier": "first:3"}, json=False)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said if line.startswith("verl on 2 ")] == ["verl"] * 3
+    assert sum(line.startswith(("makespan", "policy")) for line in said) == 3
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,31 @@ def test_a_comparison_played_on_ray_is_kept_once_and_read_back(tmp_path, capsys)
         assert row["layout"].split(",") == was["layout"].split("+")
 
 
+def test_the_same_policy_under_another_barrier_or_error_is_another_replay(monkeypatch):
+    kept = []
+
+    class Kept:
+        dropped = 0
+
+        def __init__(self, *_, **__): ...
+
+        def emit(self, name, **span):
+            kept.append((span["span_id"], span["attributes"]))
+
+        def close(self, timeout_s): ...
+
+    monkeypatch.setattr("heddle.app.replayed.Emitter", Kept)
+    how = [{}, {}, {"barrier": "first:3"}, {"barrier": "cutoff:20"}, {"error": 0.6}]
+    for one in how:
+        compare(["heddle"], SOURCE, asked(save=True, **one), json=True)
+    spans, told = zip(*kept, strict=True)
+    assert spans[0] == spans[1]
+    assert len(set(spans)) == 4
+    cells = [one["heddle.replay.cell"] for one in told[1:]]
+    assert cells == ["demo/0", "demo/0, first 3", "demo/0, cutoff 20.0", "demo/0, error 0.6"]
+    assert ["heddle.replay.bound_s" in one for one in told[1:]] == [True, False, False, True]
+
+
 def test_without_a_collector_it_is_said_that_nothing_was_kept():
     there = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(AppError, match="1 of 1 replays were not saved"):

@@ -118,6 +118,23 @@ async def test_no_second_decision_of_a_run_begins_while_one_is_thought_over(gate
     assert len((await done)[0]) == 1
 
 
+async def test_two_runs_are_not_thought_over_together_for_they_would_fill_the_same_room(gated):
+    loop, gate = gated
+    first = came(loop, "a")
+    await turns()
+    other = Whose(run="s", trajectory="b", source="test", group="b")
+    second = loop.arrive(other, Call(prompt_tokens=20))
+    await turns()
+    assert gate.asked == 1
+    gate.open.set()
+    await asyncio.wait_for(first.grant, 5)
+    await turns(100)
+    assert (gate.asked > 1, second.grant.done()) == (True, False)
+    loop.served(first, Usage(input_tokens=20, output_tokens=5))
+    loop.finish("r", "a")
+    assert (await asyncio.wait_for(second.grant, 5)).worker.id == "w0"
+
+
 async def test_a_plan_of_switches_that_changed_meanwhile_is_made_anew(gated):
     loop, gate = gated
     step = came(loop, "a")
@@ -172,10 +189,14 @@ async def test_moves_and_parks_of_who_changed_meanwhile_are_left_out(gated):
     steps = [came(loop, name) for name in ("a", "b")]
     await steps[0].grant
     loop.served(steps[0], Usage(input_tokens=20, output_tokens=5))
+    await loop.fleet.join("w1", "http://w1", 1)
     before = loop._decider.snapshot("r")
     move = Move(trajectory="r/a", source="w0", target="w1", because="test")
     plan = Plan(moves=(move,))
     assert standing(plan, before, loop.table, loop.fleet).moves == (move,)
+    loop.fleet.workers["w1"].draining = True
+    assert standing(plan, before, loop.table, loop.fleet).moves == ()
+    loop.fleet.workers["w1"].draining = False
     loop.trajectories["r/a"].changed()
     assert standing(plan, before, loop.table, loop.fleet).moves == ()
 
