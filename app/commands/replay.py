@@ -91,7 +91,7 @@ def run(
     speed: options.Speed = None,
     barrier: Barrier = "all",
     arrivals: Arrivals = 0.0,
-    workers: Annotated[int, typer.Option(help="Processes that compare; not with --ray.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that compare without --ray.", min=1)] = 1,
     ray: Ray = None,
     save: Save = False,
     gpus: GpusList = None,
