@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -30,28 +31,21 @@ FLAGS = [
 
 @contextmanager
 def streamlit(collector: str, controller: str, token: str | None = None) -> Generator[str]:
-    """The dashboard in its own process on a free port; its address."""
+    """`heddle dash` in its own process on a free port, with the scripts it sends; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    env = {**os.environ, "HEDDLE_COLLECTOR": collector, "HEDDLE_CONTROLLER": controller}
-    if token:
-        env["HEDDLE_TOKEN"] = token
-    command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app/dashboard.py",
-        "--server.port",
-        str(port),
-    ]
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
-    try:
-        _wait(f"http://127.0.0.1:{port}/_stcore/health")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
+    env = {**os.environ, "HEDDLE_TOKEN": token} if token else None
+    dash = [sys.executable, "-m", "heddle.app.cli", "dash", "--port", str(port)]
+    asked = ["--collector", collector, "--controller", controller]
+    with tempfile.TemporaryDirectory(prefix="heddle-pages-") as data:
+        command = [*dash, *asked, "--data", data]
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+        try:
+            _wait(f"http://127.0.0.1:{port}/_stcore/health")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
 
 
 def _wait(url: str, timeout_s: float = 60) -> None:

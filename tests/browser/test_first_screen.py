@@ -33,6 +33,20 @@ def test_a_figure_is_drawn_before_tables_are_sent(
     page.close()
 
 
+def test_plotly_comes_with_the_kinds_that_figures_have(browser: Browser, dashboard: str) -> None:
+    """What the tests look at is the lighter plotly that `heddle dash` sends, not Streamlit's."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    scripts: list[str] = []
+    page.on("response", lambda answer: scripts.append(answer.url))
+    page.goto(dashboard)
+    settle(page)
+    sent = next(url for url in scripts if "/PlotlyChart." in url)
+    assert page.evaluate("async url => (await (await fetch(url)).text()).length", sent) < 2_500_000
+    kinds = page.evaluate("Object.keys(Plotly.PlotSchema.get().traces).sort()")
+    assert kinds == ["bar", "scatter"]
+    page.close()
+
+
 def test_a_choice_made_above_takes_nothing_below_away(browser: Browser, dashboard: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     page.goto(f"{dashboard}/tail")
