@@ -53,13 +53,13 @@ def run(
         if json:
             show.as_json(result)
         else:
-            _print(result, stack)
+            _print(result, stack, once=once)
         if not once:
             show.say("Ctrl-C stops everything.")
             supervisor.stay()
 
 
-def _print(result: dict[str, Any], stack: Stack) -> None:
+def _print(result: dict[str, Any], stack: Stack, *, once: bool) -> None:
     from heddle.app import lag, show
 
     verl, heddle = result["presets"]["verl"], result["presets"]["heddle"]
@@ -83,7 +83,9 @@ def _print(result: dict[str, Any], stack: Stack) -> None:
         soft_wrap=True,
     )
     if stack.has_dashboard:
-        show.OUT.print(f"Dashboard: {stack.settings.dashboard_url}")
+        # With --once the pages end with this command; what it played is in the store.
+        how = "heddle up shows it again at " if once else ""
+        show.OUT.print(f"Dashboard: {how}{stack.settings.dashboard_url}", soft_wrap=True)
 
 
 def _facts(verl: dict[str, Any], heddle: dict[str, Any]) -> list[list[str]]:
