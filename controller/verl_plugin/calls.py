@@ -39,10 +39,14 @@ class Calls:
         self._away_until_s = 0.0
 
     async def post(
-        self, path: str, said: dict[str, Any], *, slack_s: float = SLACK_S
+        self, path: str, said: dict[str, Any], *, slack_s: float = SLACK_S, needs: str = ""
     ) -> dict[str, Any]:
-        """The answer; Unreachable or Refused."""
-        return await self._call("POST", path, said, slack_s)
+        """The answer, which says what the caller `needs`; Unreachable or Refused."""
+        answer = await self._call("POST", path, said, slack_s)
+        if needs and needs not in answer:
+            message = f"{self.url} answered {path} without {needs!r}: no controller of Heddle's"
+            raise Refused(message)
+        return answer
 
     async def delete(self, path: str) -> dict[str, Any]:
         """The answer; Unreachable or Refused."""
@@ -72,6 +76,11 @@ class Calls:
             self._away_until_s = time.monotonic() + AWAY_S
             message = f"the controller at {self.url} did not answer {path} ({error!r})"
             raise Unreachable(message) from error
+        if not isinstance(answer, dict):
+            message = (
+                f"{self.url} answered {path} with {str(answer)[:80]!r}: no controller's answer"
+            )
+            raise Refused(message)
         if status >= 500:
             raise Unreachable(str(answer.get("error", status)))
         if status >= 400:

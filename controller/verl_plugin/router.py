@@ -56,7 +56,7 @@ class Router:
         self._by_rid: dict[str, Trajectory] = {}
         self._workers: dict[str, str] = {}
         """Heddle's worker id -> verl's server id."""
-        self._rollout: asyncio.Future[str] | None = None
+        self._rollout: asyncio.Task[str] | None = None
         self._told = False
         self._beat: asyncio.Task[None] | None = None
         self.alone = 0
@@ -203,10 +203,10 @@ class Router:
     async def _opened(self, **said: Any) -> str:
         """The rollout under way; whoever comes first begins it."""
         if self._rollout is None:
-            self._rollout = asyncio.get_running_loop().create_future()
-            self._rollout.set_result(await self._begin(said))
+            # A task of its own: whoever came first may be cancelled, and all wait for the same.
+            self._rollout = asyncio.create_task(self._begin(said))
             self._beat = self._beat or asyncio.create_task(self._beating())
-        return await self._rollout
+        return await asyncio.shield(self._rollout)
 
     async def _begin(self, said: Mapping[str, Any]) -> str:
         name = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S.%f")[:-3]
@@ -217,6 +217,8 @@ class Router:
         if said.get("step") is not None:
             asked["trainer_step"] = said["step"]
         await self._quietly(self._calls.post("/rollouts", asked, slack_s=120.0))
+        # A layout may have been made meanwhile: that was no quiet time.
+        self._book.last_s = time.monotonic()
         return name
 
     async def _granted(self, trajectory: Trajectory, ids: list[int]) -> tuple[str, Any]:
@@ -233,7 +235,9 @@ class Router:
         asked["prompt_tokens"] = len(ids)
         trajectory.prompt = array("q", ids) if self._prefix and ids else None
         while True:
-            said = await self._calls.post("/acquire", asked, slack_s=self._deadline_s + 30.0)
+            said = await self._calls.post(
+                "/acquire", asked, slack_s=self._deadline_s + 30.0, needs="rid"
+            )
             if said["granted"]:
                 break
         return await self._handed(trajectory, said)
@@ -262,7 +266,9 @@ class Router:
     async def _register(self, servers: Iterable[str]) -> None:
         for server in servers:
             try:
-                said = await self._calls.post("/workers", {"url": f"http://{server}"})
+                said = await self._calls.post(
+                    "/workers", {"url": f"http://{server}"}, needs="worker_id"
+                )
                 self._workers[said["worker_id"]] = server
             except (Unreachable, Refused) as error:
                 self._say_once(error)
@@ -282,7 +288,8 @@ class Router:
             now_s = time.monotonic()
             await self._finish(now_s - self._idle_s)
             quiet_s = now_s - self._book.last_s
-            if self._rollout is not None and not self._book.busy and quiet_s >= self._quiet_s:
+            begun = self._rollout is not None and self._rollout.done()
+            if begun and not self._book.busy and quiet_s >= self._quiet_s:
                 await self.end_rollout(quiet_s=quiet_s)
 
     async def _quietly(self, call: Awaitable[Any]) -> None:
@@ -300,7 +307,17 @@ class Router:
 def token_of(said: Mapping[str, Any]) -> str:
     """The controller's token, from the file that the YAML names; empty without one."""
     path = said.get("token_file")
-    return Path(str(path)).expanduser().read_text("utf-8").strip() if path else ""
+    try:
+        return Path(str(path)).expanduser().read_text("utf-8").strip() if path else ""
+    except (OSError, ValueError) as error:
+        # Training goes on without a controller, so it does without its token.
+        LOG.warning(
+            "no token from token_file %s (%s): is heddle up, and is that path absolute, as the "
+            "folder of a Ray actor wants it? Engines register without one where it was started "
+            "with --open-registration",
+            *(path, error),
+        )
+        return ""
 
 
 def _this_actor() -> Any:

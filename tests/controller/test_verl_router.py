@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from heddle.controller.dataplane import asgi
 from heddle.controller.verl_plugin import router as module
 from heddle.controller.verl_plugin.book import Book, group_of
 from heddle.controller.verl_plugin.handle import StepHandle, said_of
@@ -178,6 +179,34 @@ async def test_without_a_controller_steps_go_where_verls_own_balancer_sends_them
     assert went[1] == again
     assert status["heddle"]["steps_without"] == 3
     assert status["total_inflight"] == 0
+
+
+@pytest.mark.parametrize("body", ["5", "[]", "{}", "null", '{"granted": 1}', "no JSON"])
+async def test_a_stranger_at_the_controllers_address_stops_no_step(plugged, serve_app, body):
+    async def stranger(scope, receive, send):
+        await asgi.answer(send, 200, body.encode(), "application/json")
+
+    async with serve_app(stranger) as url:
+        trainer = plugged(url, {"a:1": Server()}, deadline_s=0)
+        assert (await trainer.step("t", [1]))[0] == "a:1"
+        assert trainer.router.alone == 1
+
+
+async def test_without_a_token_file_steps_go_on_and_it_is_said(plugged, tmp_path, caplog):
+    router = Router({"a:1": Server()}, {"heddle": {"token_file": str(tmp_path / "none/token")}})
+    assert (await router.get_status())["servers"] == {"a:1": 0}
+    (said,) = caplog.records
+    assert "none/token" in said.getMessage()
+
+
+async def test_a_first_caller_that_is_cancelled_leaves_the_others_their_rollout(stack, plugged):
+    async with stack(engines=1) as s:
+        trainer = plugged(s.url, servers_of(s))
+        first = asyncio.create_task(trainer.step("a", [1]))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(trainer.step("b", [2]), 20)
+        assert trainer.router.alone == 0
 
 
 async def test_a_worker_that_is_not_the_trainers_gets_nothing_from_it(stack, plugged):
