@@ -124,7 +124,7 @@ class Layouts:
             return Chosen(wanted, change=False)
         if not degrees or allocation.startswith("fixed-"):
             return Chosen(wanted, change=True)
-        return self._weighed(run, wanted, works)
+        return await self._weighed(run, wanted, works)
 
     def judged(
         self, run: str, works: Sequence[Work], degrees: Sequence[int], cost_s: float
@@ -161,12 +161,12 @@ class Layouts:
     def _pricing(self, run: str) -> Pricing:
         return PRICES.get(self._loop.switchboard.of(run).allocation, priced_s)
 
-    def _weighed(self, run: str, wanted: Layout, works: list[Work]) -> Chosen:
+    async def _weighed(self, run: str, wanted: Layout, works: list[Work]) -> Chosen:
         try:
             cost_s = self._moves.cost_s(self._moves.plan(wanted.degrees))
         except CoreError as error:
             return self._as_is(run, str(error), works)
-        verdict = self.judged(run, works, wanted.degrees, cost_s)
+        verdict = await self._solve(lambda: self.judged(run, works, wanted.degrees, cost_s))
         if not verdict.change:
             return self._as_is(run, verdict.because, works)
         because = f"{wanted.because}; {verdict.because}"
