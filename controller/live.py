@@ -279,7 +279,8 @@ class LiveTrajectory:
             self.prompt_tokens,
             context,
             self.output_tokens,
-            self.remaining,
+            # One that is no number would spoil the sums of everybody on its worker.
+            told if (told := self.remaining) is None or math.isfinite(sum(told)) else None,
             self.worker,
             self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
             self.moving,

@@ -117,6 +117,9 @@ def homogeneous_s(works: Sequence[Work], law: Latency, engines: int) -> float:
     load = Load(law)
     for work in works:
         load.add(work, whole_prefill_s(work, law))
+    if not math.isfinite(load.work_s + sum(work.tool_s for work in works)):
+        message = "lengths to plan for must be finite numbers; one of these works has another"
+        raise CoreError(message)
     share = 1.0 / engines
     full = max(load.area / max(law.kv_tokens, 1), load.tokens / law.max_running) * share
     longest = max(works, key=lambda w: law.a_s * w.output_tokens + w.tool_s)

@@ -50,7 +50,13 @@ def decide(
         for i, because in allowance.parks()
     ]
     releases, held = _released(ordered, book, allowance, switches)
-    moves = MIGRATIONS[switches.migration](snapshot, book)
+    parked = {park.trajectory for park in parks}
+    # Who waits for a place anywhere would have its prefix carried there for nothing.
+    moves = [
+        move
+        for move in MIGRATIONS[switches.migration](snapshot, book)
+        if move.trajectory not in parked
+    ]
     full = f"every worker holds its {switches.admission} limit"
     return Plan(
         releases=tuple(releases),

@@ -40,7 +40,7 @@ class Columns:
 
     @classmethod
     def of(cls, works: Sequence[Work]) -> Columns:
-        """Sorted; equal lengths keep their order."""
+        """Sorted; equal lengths keep their order. CoreError where a figure is not finite."""
         rows = np.array(
             [
                 (
@@ -56,6 +56,11 @@ class Columns:
             ],
             dtype=np.float64,
         ).reshape(-1, 7)
+        if not np.isfinite(rows).all():
+            # Bisection on a makespan that is no number would never end.
+            place = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            message = f"lengths to plan for must be finite numbers; got {works[place]}"
+            raise CoreError(message)
         return cls.sorted(rows)
 
     @classmethod

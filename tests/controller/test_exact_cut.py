@@ -14,8 +14,9 @@ from heddle.controller.core.allocation import ALLOCATIONS
 from heddle.controller.core.anneal import annealed_cut, presorted_cut
 from heddle.controller.core.cost import expected_ranks, group_s
 from heddle.controller.core.exact import PRECISION, Columns, Runs, best_cut, best_layout
-from heddle.controller.core.types import Work
+from heddle.controller.core.types import CoreError, Work
 
+RNG = np.random.default_rng(0)
 CHAINS = [(1,), (2, 2), (1, 1, 1, 1, 1), (4, 1), (2, 1, 1), (1, 4)]
 
 
@@ -29,6 +30,16 @@ def layouts_of(known, gpus):
 def runs_of(works, laws):
     columns = Columns.of(works)
     return {d: Runs(columns, one) for d, one in laws.items()}
+
+
+@pytest.mark.parametrize("allocation", sorted(ALLOCATIONS))
+@pytest.mark.parametrize("wrong", [{"output_tokens": np.nan}, {"output_tokens": np.inf},
+                                   {"output_tokens": 5.0, "tool_s": np.nan}])  # fmt: skip
+def test_what_is_no_number_is_refused_and_not_searched_for_ever(allocation, wrong):
+    laws = LAWS[min(LAWS)]
+    laws = {degree: laws[min(laws)] for degree in (1, 2, 4, 8)}
+    with pytest.raises(CoreError, match="finite numbers"):
+        ALLOCATIONS[allocation]([Work(output_tokens=9.0), Work(**wrong)], laws, 8, RNG)
 
 
 @given(works_of, st.sampled_from(sorted(LAWS)))

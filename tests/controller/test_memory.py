@@ -85,6 +85,25 @@ def test_the_facts_the_loop_keeps_are_what_it_would_say_anew(monkeypatch, policy
     assert all(t.end_s is not None for t in result.trajectories)
 
 
+@pytest.mark.parametrize("migration", ["rebalance", "rank"])
+def test_who_is_parked_is_not_carried_to_another_worker_too(migration):
+    law = Latency(degree=1, a_s=0.01, b_s=1e-4, c_s=1e-9, p0_s=0.01, p1_s=1e-6, p2_s=0.0,
+                  kv_tokens=10_000)  # fmt: skip
+    workers = (Worker(id="w0", latency=law, share=1),
+               Worker(id="w1", latency=replace(law, kv_tokens=1_000_000), share=4))  # fmt: skip
+    told = Length(p10=2e4, p50=3e4, p90=4e4, mean=3e4)
+    on = Trajectory("r0", 1, "", "running", 1, 10, 4_000, 100, told, "w0")
+    idle = on._replace(id="idle", arrival=9, state="tool", context_tokens=1_000)
+    rates, switches = Rates(tool_s=60.0), PRESETS["heddle"]
+    switches = changed(switches, {"migration": migration})
+    for running, parks, moves in ((1, [], ["idle"]), (3, ["idle"], [])):
+        live = (*(on._replace(id=f"r{i}") for i in range(running)), idle)
+        snapshot = Snapshot(trajectories=live, workers=workers, rates=rates)
+        plan = decide(snapshot, switches, np.random.default_rng(0))
+        found = [p.trajectory for p in plan.parks], [m.trajectory for m in plan.moves]
+        assert found == (parks, moves)
+
+
 def test_a_fact_replaced_by_an_equal_one_changes_no_draws():
     memory = Memory()
     some = tuple(fact(i, i, "held", 3, 1_000.0 + i) for i in range(5))
