@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import multiprocessing
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,13 +76,30 @@ def _played(
         elif workers == 1:
             results = map(detailed, *zip(*jobs, strict=True))
         else:
-            context = multiprocessing.get_context("spawn")
-            pool = exits.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            pool = exits.enter_context(_processes(workers))
             results = pool.map(detailed, *zip(*jobs, strict=True))
         for row in results:
             rows.append(row)
             done(len(rows), len(jobs))
     return rows
+
+
+@contextmanager
+def _processes(count: int) -> Generator[ProcessPoolExecutor, None, None]:
+    """They end at once with whoever is interrupted: what each is at may take minutes more."""
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=context)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        fail("a process that compared was ended from outside; was it memory? Take fewer --workers")
+    except BaseException:
+        for one in set(multiprocessing.active_children()) - before:
+            one.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _save(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import time
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -10,7 +14,7 @@ import polars as pl
 import pytest
 
 from heddle.app.ablation import ablation, expanded
-from heddle.app.commands.compare import barrier_of, compare, fleets_of
+from heddle.app.commands.compare import _processes, barrier_of, compare, fleets_of
 from heddle.app.errors import AppError
 from heddle.app.replay import Cell, from_store, generated, play, summary, switches_of
 from heddle.app.replay_beliefs import beliefs_of, foreseen, perturbed, seen_of
@@ -110,6 +114,25 @@ def test_the_causes_add_up_to_all_gpus_also_where_the_layout_leaves_some_over():
     assert row["layout"] == "2"
     assert gpu_s == pytest.approx(3 * row["makespan_s"])
     assert row["idle_gpu_s"] > row["makespan_s"]
+
+
+def test_processes_that_compare_end_with_whoever_is_interrupted():
+    before, asked = set(multiprocessing.active_children()), []
+
+    def interrupted(pool):
+        asked.extend([pool.submit(os.getpid), pool.submit(time.sleep, 600)])
+        assert asked[0].result() != os.getpid()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), _processes(1) as pool:
+        interrupted(pool)
+    assert set(multiprocessing.active_children()) == before
+    assert isinstance(asked[1].exception(), BrokenProcessPool)
+
+
+def test_a_process_that_was_killed_is_one_sentence():
+    with pytest.raises(AppError, match="fewer --workers"), _processes(1) as pool:
+        pool.submit(os.abort).result()
 
 
 def test_a_rollout_of_nobody_is_refused_and_not_waited_for():
