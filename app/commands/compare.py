@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -24,6 +25,9 @@ from heddle.app.replay_on_ray import spread
 from heddle.app.replayed import save
 from heddle.app.settings import load
 from heddle.controller.emulator.workload import TrajectorySpec
+
+INTERRUPT_S: Final = 0.5
+"""Longest until Ctrl-C is seen while other processes work."""
 
 
 def compare(
@@ -77,11 +81,20 @@ def _played(
             results = map(detailed, *zip(*jobs, strict=True))
         else:
             pool = exits.enter_context(_processes(workers))
-            results = pool.map(detailed, *zip(*jobs, strict=True))
+            results = _in_order([pool.submit(detailed, *job) for job in jobs])
         for row in results:
             rows.append(row)
             done(len(rows), len(jobs))
     return rows
+
+
+def _in_order(asked: Sequence[Future[dict[str, Any]]]) -> Generator[dict[str, Any], None, None]:
+    """Each as soon as it and those before it are there."""
+    for one in asked:
+        # Where another thread takes the signal of Ctrl-C, a wait without an end sleeps on.
+        while not wait([one], timeout=INTERRUPT_S).done:
+            continue
+        yield one.result()
 
 
 @contextmanager
@@ -89,7 +102,9 @@ def _processes(count: int) -> Generator[ProcessPoolExecutor, None, None]:
     """They end at once with whoever is interrupted: what each is at may take minutes more."""
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=context)
+    # Ctrl-C reaches them too: whoever started them says when they end.
+    deaf = signal.SIGINT, signal.SIG_IGN
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=signal.signal, initargs=deaf)
     try:
         yield pool
     except BrokenProcessPool:
