@@ -36,7 +36,9 @@ PRESETS: Final[Mapping[str, Switches]] = {
     "heddle-paper": _preset(
         "longest-first", "none", "presorted", "rank", "annealed", "group-history"
     ),
-    "heddle": _preset("longest-fresh", "hold-kv", "mix", "rebalance", "simulated", "group-history"),
+    "heddle": _preset(
+        "longest-fresh", "hold-kv", "mix", "rebalance", "best-fixed", "group-history"
+    ),
 }
 
 

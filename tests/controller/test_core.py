@@ -15,6 +15,7 @@ from heddle.controller.core.allocation import ALLOCATIONS
 from heddle.controller.core.book import Book, group_edges
 from heddle.controller.core.cost import Load, group_s, homogeneous_s, lower_bounds_s
 from heddle.controller.core.decide import decide, roams
+from heddle.controller.core.imagined import imagined_s
 from heddle.controller.core.migration import rank
 from heddle.controller.core.policies import CHOICES, KNOWN, PRESETS, changed, preset_name
 from heddle.controller.core.priority import Standing, in_flight_first, started_first
@@ -28,6 +29,7 @@ from heddle.controller.core.types import (
     Work,
     Worker,
 )
+from heddle.controller.laws import laws as shipped
 
 RNG = np.random.default_rng(0)
 
@@ -100,12 +102,27 @@ def test_best_fixed_takes_few_large_engines_for_one_long_and_many_small_for_many
     assert (one.degrees, many.degrees) == ((8,), (1,) * 8)
 
 
-def test_of_degrees_that_the_closed_form_cannot_tell_apart_the_highest_is_taken():
+def test_the_higher_of_near_degrees_is_taken_where_its_iterations_are_the_shorter_ones():
     works = [Work(output_tokens=1000.0)] * 40
     near = {1: law(1, a=0.01, b=0.0, kv=10**9), 2: law(2, a=0.0098, b=0.0, kv=10**9)}
     assert ALLOCATIONS["best-fixed"](works, near, 2, RNG).degrees == (2,)
     far = {1: law(1, a=0.01, b=0.0, kv=10**9), 2: law(2, a=0.0105, b=0.0, kv=10**9)}
     assert ALLOCATIONS["best-fixed"](works, far, 2, RNG).degrees == (1, 1)
+
+
+def test_degrees_that_the_closed_form_cannot_tell_apart_are_imagined():
+    rng = np.random.default_rng(3)
+    works = [Work(output_tokens=float(t), prompt_tokens=900.0, observation_tokens=12.0 * t,
+                  steps=1.0 + t / 60.0, tool_s=t / 50.0)
+             for t in np.sort(rng.lognormal(6.0, 0.8, 300))[::-1]]  # fmt: skip
+    known = shipped("h100_sxm", "Qwen3-14B")
+    closed = {d: homogeneous_s(works, known[d], 8 // d) for d in known}
+    near = [d for d in closed if closed[d] <= 1.05 * min(closed.values())]
+    imagined = {d: imagined_s(works, known, (d,) * (8 // d)) for d in near}
+    chosen = ALLOCATIONS["best-fixed"](works, known, 8, RNG)
+    assert len(near) > 1
+    assert imagined[chosen.degrees[0]] == min(imagined.values())
+    assert "ends first as imagined" in chosen.because
 
 
 def test_tools_of_the_longest_count_into_the_makespan():
