@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 
@@ -126,13 +128,18 @@ class NoPages:
     has_dashboard = False
 
 
-def printed(capsys, monkeypatch, told):
+class Pages:
+    has_dashboard = True
+    settings = SimpleNamespace(dashboard_url="http://127.0.0.1:8501")
+
+
+def printed(capsys, monkeypatch, told, stack=NoPages, *, once=False):
     from rich.console import Console
 
     from heddle.app import show
 
     monkeypatch.setattr(show, "OUT", Console(width=100, highlight=False))
-    command._print(told, NoPages())
+    command._print(told, stack(), once=once)
     return capsys.readouterr().out
 
 
@@ -141,6 +148,14 @@ def test_a_demo_on_a_machine_that_kept_up_names_the_winner(capsys, monkeypatch):
 
     assert "1.02x (heddle won)" in said
     assert "ran behind" not in said
+
+
+def test_a_demo_that_ends_says_how_its_pages_come_back(capsys, monkeypatch):
+    stays = printed(capsys, monkeypatch, result(0.03), Pages)
+    ends = printed(capsys, monkeypatch, result(0.03), Pages, once=True)
+
+    assert "Dashboard: http://127.0.0.1:8501" in stays
+    assert "Dashboard: heddle up shows it again at http://127.0.0.1:8501" in ends
 
 
 def test_a_demo_that_is_won_all_the_same_says_so(capsys, monkeypatch):
