@@ -45,7 +45,7 @@ def sources(found: pl.DataFrame, mode: theme.Mode) -> go.Figure:
 
 def predicted(known: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     """One point a trajectory: predicted at its first step, and what it became; log-log."""
-    rows = base.thinned(known, "output_tokens")
+    rows = base.thinned(known, "output_tokens", base.CLOUD)
     xs, ys = rows["predicted_p50"].to_list(), rows["output_tokens"].to_list()
     figure = base.blank(mode, height=250, x="predicted (tokens)", y="actual (tokens)")
     low, high = min([*xs, *ys]), max([*xs, *ys])

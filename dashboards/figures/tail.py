@@ -18,6 +18,9 @@ from heddle.dashboards.figures import base
 
 KEPT: Final = 0.01
 POINTS: Final = 400
+GROUPS: Final = 24
+SAMPLES: Final = base.CLOUD // GROUPS
+"""Dots of a group at most, evenly by rank, its longest among them."""
 
 
 def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) -> go.Figure:
@@ -113,12 +116,22 @@ def _outline(
     )
 
 
+def _ranked(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """At most SAMPLES of each group, from its longest on at even distances by rank."""
+    ordered = rows.sort(column, "trajectory_id", descending=[True, False])
+    rank, size = pl.int_range(pl.len()).over("group_id"), pl.len().over("group_id")
+    step = rank * SAMPLES // size
+    return ordered.filter((size <= SAMPLES) | (rank == 0) | (step > (rank - 1) * SAMPLES // size))
+
+
 def spread(trajectories: pl.DataFrame, column: str, mode: theme.Mode, *, unit: str) -> go.Figure:
     """Each group's samples on its line, groups by their maximum: is the tail the prompt's doing?"""
     known = trajectories.filter(pl.col(column).is_not_null() & (pl.col(column) > 0))
     tops = known.group_by("group_id").agg(pl.col(column).max().alias("top"))
-    order = tops.sort("top", "group_id", descending=[True, False]).head(24)["group_id"].to_list()
-    rows = known.filter(pl.col("group_id").is_in(order))
+    order = (
+        tops.sort("top", "group_id", descending=[True, False]).head(GROUPS)["group_id"].to_list()
+    )
+    rows = _ranked(known.filter(pl.col("group_id").is_in(order)), column)
     names = [base.short(group, 24) for group in order]
     figure = base.blank(mode, height=96 + 20 * max(len(order), 1), x=unit, names=names)
     figure.add_trace(

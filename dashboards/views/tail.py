@@ -162,8 +162,9 @@ def _spread(frame: pl.DataFrame, measure: str) -> None:
         return
     st.subheader("Within each group", anchor=False)
     st.caption(
-        f"One line a prompt, one dot a sample; {min(groups, 24)} of {groups} groups, "
-        "those with the longest sample first."
+        f"One line a prompt, one dot a sample (at most {drawn.SAMPLES} of a group, its longest "
+        f"among them); {min(groups, drawn.GROUPS)} of {groups} groups, those with the longest "
+        "sample first."
     )
     figure = drawn.spread(frame, measure, cards.mode(), unit=theme.MEASURES[measure])
     cards.figure(figure, "tail_spread", "Spread within groups")

@@ -207,3 +207,15 @@ def test_every_figure_draws_nothing_without_data(mode: theme.Mode) -> None:
     tail.ccdf({"a": []}, mode, unit="s")
     tail.spread(frame("trajectories", []), "steps", mode, unit="steps")
     makespan.comparison([], mode)
+
+
+def test_large_groups_are_thinned_by_rank_and_keep_their_longest() -> None:
+    rows = [
+        {"trajectory_id": f"t{group}-{n:03d}", "group_id": f"g{group}", "output_tokens": 10 + n}
+        for group, size in ((0, 200), (1, tail.SAMPLES))
+        for n in range(size)
+    ]
+    (dots,) = tail.spread(frame("trajectories", rows), "output_tokens", "light", unit="tokens").data
+    first = sorted(x for x, y in zip(dots.x, dots.y, strict=True) if y == "g0")
+    assert len(dots.x) == 2 * tail.SAMPLES
+    assert (first[-1], first[-2], first[0]) == (209, 201, 17)
