@@ -10,11 +10,14 @@ import polars as pl
 from heddle.dashboards import theme
 from heddle.dashboards.figures import base
 
+PIECES: Final = base.MARKS // 2
+"""Bars of a strip: a page of it is 900 pixels wide, and each bar is a node for the browser."""
+
 
 def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure:
     """Pieces of `strips` as a lane per worker; x counts seconds from the rollout's start.
 
-    At most MARKS pieces are drawn, the longest ones; `left_out` says how many that leaves.
+    At most PIECES are drawn, the longest ones; `left_out` says how many that leaves.
     """
     pieces = _longest(strips)
     lanes = _lanes(strips)
@@ -66,13 +69,13 @@ _PATH: Final = 400
 
 
 def left_out(strips: pl.DataFrame) -> int:
-    """Pieces too short to be among the MARKS longest."""
-    return max(strips.height - base.MARKS, 0)
+    """Pieces too short to be among the PIECES longest."""
+    return max(strips.height - PIECES, 0)
 
 
 def _longest(strips: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("end_ns") - pl.col("start_ns")
-    return strips.sort(length, descending=True).head(base.MARKS).sort("start_ns", "worker_id")
+    return strips.sort(length, descending=True).head(PIECES).sort("start_ns", "worker_id")
 
 
 def lane(worker_id: object, degree: object) -> str:

@@ -11,7 +11,7 @@ import pytest
 from browser.fake_rollouts import HOSTILE, START_NS, Story, frame
 
 from heddle.dashboards import facts, theme
-from heddle.dashboards.figures import accounts, base, makespan, strip, tail, waterfall
+from heddle.dashboards.figures import accounts, makespan, strip, tail, waterfall
 
 SECOND = 1_000_000_000
 
@@ -65,9 +65,9 @@ def test_the_strip_keeps_the_longest_pieces_and_counts_the_rest() -> None:
     strips = frame("strips", rows)
     figure = strip.strip(strips, "light", start_ns=START_NS)
     drawn = [x for trace in _data(figure) for x in trace.x]
-    assert len(drawn) == base.MARKS
+    assert len(drawn) == strip.PIECES
     assert max(drawn) == 100.0
-    assert strip.left_out(strips) == 1_000
+    assert strip.left_out(strips) == 2_000
 
 
 def test_one_trace_per_state_and_a_lane_for_gpus_without_a_worker() -> None:
