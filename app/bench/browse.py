@@ -29,7 +29,6 @@ USEFUL: Final = {
     "ask": (TABLE,),
 }
 """What a page must show to be of use; the others a number and a figure."""
-RUNNING: Final = '[data-testid="stApp"][data-test-script-state="running"]'
 STILL: Final = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 SHOWN: Final = """selectors => selectors.every(one =>
   [...document.querySelectorAll(one)].some(found => found.getClientRects().length > 0))"""
@@ -41,6 +40,16 @@ WHOLE: Final = """() => document.querySelector('[class*="st-key-below_"]') === n
 MARKS: Final = """() => Math.max(0, ...[...document.querySelectorAll('.js-plotly-plot')].map(
   figure => (figure.data || []).reduce((sum, trace) => sum + ((trace.x || []).length), 0)))"""
 PATIENCE_MS: Final = 120_000
+WATCH: Final = """() => {
+  const app = document.querySelector('[data-testid="stApp"]')
+  const running = () => app.getAttribute('data-test-script-state') === 'running'
+  window.heddleRan = running()
+  window.heddleWatch?.disconnect()
+  window.heddleWatch = new MutationObserver(() => { window.heddleRan ||= running() })
+  window.heddleWatch.observe(app, { attributeFilter: ['data-test-script-state'] })
+}"""
+"""A run may be over before anybody looks; then the page's next refresh by itself was taken for it."""
+RAN: Final = "() => window.heddleRan"
 BEGIN_MS: Final = 2_000
 """A click that changes nothing starts no run; it is not waited for longer."""
 
@@ -105,11 +114,12 @@ class Tab:
     def _clicked(self, target: Any) -> float:
         page: Any = self._page
         target.scroll_into_view_if_needed(timeout=PATIENCE_MS)
+        page.evaluate(WATCH)
         began = time.perf_counter()
         target.click(timeout=PATIENCE_MS)
         clicked_s = time.perf_counter() - began
         with suppress(self._timeout):
-            page.wait_for_selector(RUNNING, timeout=BEGIN_MS)
+            page.wait_for_function(RAN, timeout=BEGIN_MS)
             self._stands()
             return time.perf_counter() - began
         return clicked_s
