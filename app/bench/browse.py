@@ -42,13 +42,16 @@ MARKS: Final = """() => Math.max(0, ...[...document.querySelectorAll('.js-plotly
 PATIENCE_MS: Final = 120_000
 WATCH: Final = """() => {
   const app = document.querySelector('[data-testid="stApp"]')
-  const running = () => app.getAttribute('data-test-script-state') === 'running'
-  window.heddleRan = running()
+  const name = 'data-test-script-state'
+  window.heddleRan = app.getAttribute(name) === 'running'
   window.heddleWatch?.disconnect()
-  window.heddleWatch = new MutationObserver(() => { window.heddleRan ||= running() })
-  window.heddleWatch.observe(app, { attributeFilter: ['data-test-script-state'] })
+  window.heddleWatch = new MutationObserver(seen => {
+    const states = [app.getAttribute(name), ...seen.map(one => one.oldValue)]
+    window.heddleRan ||= states.includes('running')
+  })
+  window.heddleWatch.observe(app, { attributeFilter: [name], attributeOldValue: true })
 }"""
-"""A run may be over before anybody looks; then the page's next refresh by itself was taken for it."""
+"""A run may be over before anybody looks: then the page's next refresh was taken for it."""
 RAN: Final = "() => window.heddleRan"
 BEGIN_MS: Final = 2_000
 """A click that changes nothing starts no run; it is not waited for longer."""
