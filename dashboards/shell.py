@@ -35,6 +35,8 @@ _SPACE: Final = (
     ".st-key-presence,[class*=st-key-below_]{display:none}"
     "[data-testid=stMetricValue],[data-testid=stMetricValue] *"
     "{white-space:normal;overflow:visible;text-overflow:clip}"
+    # A sheet would run its cells that begin with = or @; the pages' own exports are safe.
+    "[data-testid=stElementToolbar] [aria-label='Download as CSV']{display:none}"
 )
 
 

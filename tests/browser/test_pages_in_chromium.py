@@ -99,6 +99,15 @@ def test_a_row_opens_its_trajectory(page: Page, dashboard: str, story: Story) ->
     page.wait_for_url(f"**trajectory={last}*")
 
 
+def test_no_table_offers_a_download_whose_cells_a_sheet_would_run(
+    page: Page, dashboard: str
+) -> None:
+    _open(page, dashboard, "", run=RUN, rollout="rollout-2")
+    page.get_by_test_id("stDataFrame").first.hover()
+    expect(page.get_by_role("button", name="Search").first).to_be_visible()
+    expect(page.get_by_role("button", name="Download as CSV")).to_have_count(0)
+
+
 @pytest.mark.parametrize("path", ["", "idle"])
 def test_a_finding_opens_its_evidence_and_its_trajectory(
     page: Page, dashboard: str, story: Story, path: str
