@@ -280,15 +280,15 @@ class Beliefs:
         ended = self.seen_of(run).finished
         missed = self._never_stored.get(run, 0)
         with CollectorClient(self.queries or "", token=self.token, timeout_s=FETCH_S) as client:
-            for _ in range(round(BEHIND_S / LOOK_S)):
+            looks = round(BEHIND_S / LOOK_S)
+            while True:
                 frame = client.query("history", run=run, before_rollout=rollout)
-                if (short := ended - _stored(frame)) <= missed:
-                    self._never_stored[run] = max(short, 0)
+                short = max(ended - _stored(frame), 0)
+                if short <= missed or not looks:
+                    self._never_stored[run] = short
                     return frame
+                looks -= 1
                 time.sleep(LOOK_S)
-            frame = client.query("history", run=run, before_rollout=rollout)
-            self._never_stored[run] = max(ended - _stored(frame), 0)
-            return frame
 
 
 def _stored(history: pl.DataFrame) -> int:

@@ -92,7 +92,7 @@ class Decider:
         """By run: whose waiting steps only a full decision can place."""
         self._fresh: set[str] = set()
         """Runs for which something came or was freed since their last decision."""
-        self._thinking: dict[str, asyncio.Task[None]] = {}
+        self._thinking: asyncio.Task[None] | None = None
 
     def wants(self, trajectory: LiveTrajectory) -> None:
         """Its waiting steps need a full decision."""
@@ -129,7 +129,7 @@ class Decider:
         """
         for run in self._table.runs:
             at_least_s = self.due(run)
-            if at_least_s is not None and not self._thinking:
+            if at_least_s is not None and self._thinking is None:
                 self.pace.ask(run, at_least_s=at_least_s)
 
     def forget(self) -> None:
@@ -140,19 +140,19 @@ class Decider:
     async def close(self) -> None:
         """Nothing is decided any more."""
         self.pace.close()
-        for task in self._thinking.values():
-            task.cancel()
-        await asyncio.gather(*self._thinking.values(), return_exceptions=True)
+        if self._thinking is not None:
+            self._thinking.cancel()
+            await asyncio.gather(self._thinking, return_exceptions=True)
 
     def _now(self, run: str) -> None:
-        if self.wait_s(run) is None or self._thinking:
+        if self.wait_s(run) is None or self._thinking is not None:
             return  # what is thought over looks again when it has ended
         self._fresh.discard(run)
         try:
             seen = Seen(run, self._switchboard.of(run), self.snapshot(run))
             memory = self._memories.setdefault(run, Memory())
             if self._thread is not None and len(seen.snapshot.trajectories) > IN_PLACE:
-                self._thinking[run] = asyncio.create_task(self._apart(self._thread, seen, memory))
+                self._thinking = asyncio.create_task(self._apart(self._thread, seen, memory))
                 return
             self._do(seen, decide(seen.snapshot, seen.switches, self._rng, memory))
         except Exception as error:  # noqa: BLE001 (the loop must live; it counts them)
@@ -171,7 +171,7 @@ class Decider:
             self._memories.pop(run, None)
             self._failed(run, error)
         finally:
-            del self._thinking[run]
+            self._thinking = None
         self.look()
 
     def snapshot(self, run: str) -> Snapshot:

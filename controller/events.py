@@ -48,31 +48,11 @@ class Events:
         self._spans = spans
         self._subscribers: set[Subscriber] = set()
 
-    def emit(
-        self,
-        name: str,
-        *,
-        trace_id: str,
-        span_id: str,
-        parent_span_id: str | None = None,
-        start_ns: int,
-        end_ns: int,
-        attributes: Mapping[str, Any],
-        error: str | None = None,
-    ) -> None:
+    def emit(self, name: str, **said: Any) -> None:
         """A span ended."""
-        self._spans.emit(
-            name,
-            trace_id=trace_id,
-            span_id=span_id,
-            parent_span_id=parent_span_id,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            attributes=attributes,
-            error=error,
-        )
+        self._spans.emit(name, **said)
         if self._subscribers:
-            self._tell("ended", attributes, end_ns, error)
+            self._tell("ended", said["attributes"], said["end_ns"], said.get("error"))
 
     def start(self, op: str, **said: Any) -> None:
         """A span began."""

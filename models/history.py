@@ -242,10 +242,6 @@ class GroupHistory:
             told.append(Outlook(length, left, tool_s if query.steps_so_far else 0.0))
         return told
 
-    def draws(self, query: Query, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """`n` imagined values of the remaining output tokens, for planners."""
-        return self.total(query).draws(n, rng, query.tokens_so_far)
-
     def mean_steps(self, group: str, task: str | None = None) -> float | None:
         """Expected steps of a whole trajectory; None while nothing is recorded."""
         return self._mean(group, task, 0)

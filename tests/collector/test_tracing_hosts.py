@@ -8,32 +8,12 @@ import os
 import threading
 
 import pytest
-from otlp_server import spans_of
+from otlp_server import Kept
 
 from heddle.collector import emitter as emitter_module
 from heddle.collector import ids, tracing
 from heddle.collector.emitter import Emitter, in_this_process
 from heddle.collector.otlp_sender import OtlpSender
-
-
-class Kept:
-    """A sender that takes everything."""
-
-    refused = 0
-
-    def __init__(self):
-        self.bodies = []
-
-    def send(self, body):
-        self.bodies.append(body)
-        return True
-
-    def shutdown(self):
-        pass
-
-    @property
-    def spans(self):
-        return [span for body in self.bodies for span in spans_of(body)]
 
 
 @pytest.fixture

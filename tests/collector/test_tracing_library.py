@@ -10,12 +10,11 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from otlp_server import spans_of
+from otlp_server import Kept
 
 from heddle.collector import conventions as c
 from heddle.collector import emitter as emitter_module
@@ -24,28 +23,6 @@ from heddle.collector.beats import Beats
 from heddle.collector.emitter import Emitter, in_this_process
 from heddle.collector.otlp_sender import PROTOCOL_HEADER, OtlpSender
 from heddle.collector.processor import HeddleProcessor
-
-
-class Kept:
-    """A sender that takes everything; `open` shut, it waits."""
-
-    refused = 0
-
-    def __init__(self):
-        self.bodies, self.open = [], threading.Event()
-        self.open.set()
-
-    def send(self, body):
-        self.open.wait(20)
-        self.bodies.append(body)
-        return True
-
-    def shutdown(self):
-        self.open.set()
-
-    @property
-    def spans(self):
-        return [span for body in self.bodies for span in spans_of(body)]
 
 
 @pytest.fixture

@@ -75,3 +75,25 @@ class OtlpServer:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
         self._open.clear()
+
+
+class Kept:
+    """A sender that takes everything; `open` shut, it waits."""
+
+    refused = 0
+
+    def __init__(self):
+        self.bodies, self.open = [], threading.Event()
+        self.open.set()
+
+    def send(self, body):
+        self.open.wait(20)
+        self.bodies.append(body)
+        return True
+
+    def shutdown(self):
+        self.open.set()
+
+    @property
+    def spans(self):
+        return [span for body in self.bodies for span in spans_of(body)]

@@ -208,7 +208,8 @@ def test_its_own_survival_counts_once_and_finishing_ends_it():
 def test_draws_are_survivors_of_the_same_law_as_the_quantiles():
     history = GroupHistory.from_frame(history_frame(drawn(30, 4, seed=2)))
     query = Query(group="a3", task="a", tokens_so_far=900)
-    draws = history.draws(query, 4_000, np.random.default_rng(0))
+    law = history.total(query)
+    draws = law.draws(4_000, np.random.default_rng(0), query.tokens_so_far)
     length = history.predict(query)
     assert float(np.mean(draws < length.p50)) == pytest.approx(0.5, abs=0.03)
     assert float(draws.mean()) == pytest.approx(length.mean, rel=0.1)
