@@ -91,17 +91,23 @@ class Seen:
             self.resets += 1
         else:
             self.continued += 1
-            context = usage.input_tokens + usage.output_tokens
-            self.gained_tokens += max(context - trajectory.context_tokens, 0)
+            gained = usage.input_tokens + usage.output_tokens - trajectory.context_tokens
+            self.gained_tokens += gained if gained > 0 else 0
             self.output_tokens += usage.output_tokens
 
     def rates(self) -> Rates:
         """As the core takes them."""
+        # Asked for at every return: conditions cost a fifth of `max` (0.02 of 0.1 us).
         mean_tool_s = self.tool_s / self.tools if self.tools else 0.0
         growth = self.gained_tokens / self.output_tokens if self.output_tokens else 1.0
         mean = self.total_tokens / self.finished if self.finished else DEFAULT_REMAINING
-        away_s = max(AWAY_TIMES * mean_tool_s, AWAY_S)
-        return Rates(max(mean, 1.0), max(growth, 1.0), mean_tool_s, away_s)
+        away_s = AWAY_TIMES * mean_tool_s
+        return Rates(
+            mean if mean > 1.0 else 1.0,
+            growth if growth > 1.0 else 1.0,
+            mean_tool_s,
+            away_s if away_s > AWAY_S else AWAY_S,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

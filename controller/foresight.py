@@ -66,9 +66,12 @@ class Foresight:
 
     def believe(self, trajectory: LiveTrajectory) -> None:
         """Ask now."""
-        policy = trajectory.believed = self._policy_of(trajectory.run)
+        policy = self._policy_of(trajectory.run)
+        self._believe(trajectory, policy, self._beliefs.network(policy, trajectory.run))
+
+    def _believe(self, trajectory: LiveTrajectory, policy: str, network: Learned | None) -> None:
+        trajectory.believed = policy
         since_ns = self._asked.pop(trajectory, None)
-        network = self._beliefs.network(policy, trajectory.run)
         # One span a step; what a sibling's end changes meanwhile is on the step's own span.
         told_of = since_ns is not None or trajectory.remaining is None
         if network is None or not told_of:
@@ -84,7 +87,7 @@ class Foresight:
         """A step of it ended: ask while its tool runs."""
         policy = self._policy_of(trajectory.run)
         if self._beliefs.network(policy, trajectory.run) is None:
-            self.believe(trajectory)
+            self._believe(trajectory, policy, None)
             return
         trajectory.believed = policy
         self._asked[trajectory] = self._clock.now_ns()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from heddle.collector import ids
 from heddle.collector.span_bytes import Shared
@@ -23,6 +23,10 @@ from heddle.controller.errors import ControllerError
 from heddle.controller.fleet.engine import Engine, Steered
 from heddle.controller.pins import Pin
 from heddle.controller.shape import Shape
+
+# Every step makes one of each: from a tuple they cost half of what they do through __new__.
+_fact: Final = Trajectory._make
+_pin: Final = Pin._make
 
 
 class Grant(NamedTuple):
@@ -90,7 +94,8 @@ class Step:
     @property
     def held_s(self) -> float:
         """Seconds it waited here."""
-        return max(self.released_ns - self.arrived_ns, 0) / 1e9
+        held_ns = self.released_ns - self.arrived_ns
+        return held_ns / 1e9 if held_ns > 0 else 0.0
 
     def through_ns(self, ended_ns: int, usage: Usage | None) -> int:
         """When its engine was through with it: as the engine says, where its clock can be right;
@@ -105,6 +110,8 @@ class Step:
     def ended_ns(self, clock: Clock, late_s: float) -> int:
         """So many wall seconds ago, but not before it was released."""
         now_ns = clock.now_ns()
+        if not late_s:
+            return now_ns
         return max(now_ns - round(late_s * clock.speed * 1e9), min(self.released_ns, now_ns))
 
 
@@ -245,7 +252,7 @@ class LiveTrajectory:
     @property
     def pin(self) -> Pin:
         """What a restarted controller needs of it."""
-        return Pin(self.run, self.id, self.worker or "", self.last_done[0], self.last_end_ns)
+        return _pin((self.run, self.id, self.worker or "", self.last_done[0], self.last_end_ns))
 
     def comes_back(self, pin: Pin) -> None:
         """It was here before: a step's number is never given twice."""
@@ -270,22 +277,24 @@ class LiveTrajectory:
         if first is not None and first.prompt_tokens > context:
             context = first.prompt_tokens
         # In the order of its fields: every step makes one, and names double its price.
-        return Trajectory(
-            self.key,
-            first.arrival if first else self.number,
-            f"{self.run}/{self.group}" if self.group else "",
-            self.state,
-            self.steps,
-            self.prompt_tokens,
-            context,
-            self.output_tokens,
-            # One that is no number would spoil the sums of everybody on its worker.
-            told if (told := self.remaining) is None or math.isfinite(sum(told)) else None,
-            self.worker,
-            self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
-            self.moving,
-            self.has_prefix and not self.final and not self.stays,
-            self.parked,
+        return _fact(
+            (
+                self.key,
+                first.arrival if first else self.number,
+                f"{self.run}/{self.group}" if self.group else "",
+                self.state,
+                self.steps,
+                self.prompt_tokens,
+                context,
+                self.output_tokens,
+                # One that is no number would spoil the sums of everybody on its worker.
+                told if (told := self.remaining) is None or math.isfinite(sum(told)) else None,
+                self.worker,
+                self.last_end_ns / 1e9 if self.last_end_ns else math.inf,
+                self.moving,
+                self.has_prefix and not self.final and not self.stays,
+                self.parked,
+            )
         )
 
 

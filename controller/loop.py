@@ -37,7 +37,9 @@ BEAT_S: Final = 0.5
 """Wall seconds between two looks at what time alone changes: trajectories that stay away, dead
 engines."""
 FORGET_S: Final = 6 * 3600.0
-"""Fleet seconds after which a trajectory that never said it finished is dropped."""
+"""Fleet seconds after which a trajectory that never said it finished is dropped, to a hundredth."""
+# Every step makes one: from a tuple it costs half of what it does through __new__.
+_grant: Final = Grant._make
 NOBODY: Final = (
     "no worker takes steps; begin a rollout (POST /heddle/v1/rollouts) or register an engine "
     "(POST /heddle/v1/workers)"
@@ -87,6 +89,7 @@ class Loop:
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
         self._arrivals = 0
+        self._next_sweep_ns = 0
         self._poked = False
         self._beat: asyncio.Task[None] | None = None
 
@@ -325,8 +328,8 @@ class Loop:
             step.predicted = trajectory.remaining
             step.predictor_version = trajectory.predictor_version
             rid = f"{trajectory.digest}-{step.index:05d}-{step.attempt:02d}"
-            step.granted = grant = Grant(
-                worker, rid, rank, release.priority, release.because, decision
+            step.granted = grant = _grant(
+                (worker, rid, rank, release.priority, release.because, decision)
             )
             step.priority = release.priority if step.asked_priority is None else step.asked_priority
             trajectory.running.add(step)
@@ -339,10 +342,11 @@ class Loop:
         if trajectory.waiting or trajectory.running or not since_ns:
             return None
         seen = self.beliefs.seen_of(trajectory.run)
-        tool_s = max(now_ns - since_ns, 0) / 1e9
+        tool_ns = now_ns - since_ns
+        tool_s = tool_ns / 1e9 if tool_ns > 0 else 0.0
         seen.tools, seen.tool_s = seen.tools + 1, seen.tool_s + tool_s
         trajectory.shape.tool_ended(tool_s)
-        is_tool = now_ns - since_ns >= TOOL_GAP_NS
+        is_tool = tool_ns >= TOOL_GAP_NS
         return Gap(since_ns, trajectory.last_step) if is_tool else None
 
     def _leave(self, trajectory: LiveTrajectory, *, truncated: bool = False) -> None:
@@ -371,6 +375,16 @@ class Loop:
         if not step.grant.done():
             step.grant.set_exception(error)
 
+    def _sweep(self, now_ns: int) -> None:
+        """Drop those that stay away; thousands are not walked through at every beat."""
+        if now_ns < self._next_sweep_ns:
+            return
+        self._next_sweep_ns = now_ns + int(FORGET_S * 1e7)
+        oldest_ns = now_ns - int(FORGET_S * 1e9)
+        for trajectory in list(self.trajectories.values()):
+            if trajectory.last_end_ns < oldest_ns and trajectory.state == "tool":
+                self._leave(trajectory, truncated=True)
+
     async def _beating(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
@@ -379,9 +393,6 @@ class Loop:
             except Exception as error:  # noqa: BLE001 (the loop must live; counted)
                 self.failures += 1
                 self.last_failure = f"{type(error).__name__}: {error}"
-            oldest_ns = self.clock.now_ns() - int(FORGET_S * 1e9)
-            for trajectory in list(self.trajectories.values()):
-                if trajectory.last_end_ns < oldest_ns and trajectory.state == "tool":
-                    self._leave(trajectory, truncated=True)
+            self._sweep(self.clock.now_ns())
             self._decider.forget()
             self.poke()

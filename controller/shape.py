@@ -23,12 +23,14 @@ class Shape:
     def stepped(self, context_before: int, input_tokens: int, output_tokens: int) -> None:
         """A step ended; what its input had beyond the context before it was observed."""
         if context_before:
-            self.last_observation_tokens = max(input_tokens - context_before, 0)
+            gained = input_tokens - context_before
+            self.last_observation_tokens = gained if gained > 0 else 0
         self.last_output_tokens = output_tokens
-        self.max_output_tokens = max(self.max_output_tokens, output_tokens)
+        if output_tokens > self.max_output_tokens:
+            self.max_output_tokens = output_tokens
 
     def tool_ended(self, tool_s: float) -> None:
         """A tool interval ended."""
         self.tool_calls += 1
-        self.last_tool_s = max(tool_s, 0.0)
-        self.tool_s += self.last_tool_s
+        self.last_tool_s = tool_s = tool_s if tool_s > 0.0 else 0.0
+        self.tool_s += tool_s

@@ -174,7 +174,7 @@ class GroupHistory:
     ) -> None:
         """A sample still runs: the early finishers alone would make a group look short."""
         running = self._group(group, task).running
-        running[trajectory] = math.log(max(tokens_so_far, 1.0))
+        running[trajectory] = math.log(tokens_so_far) if tokens_so_far > 1.0 else 0.0
 
     def total(self, query: Query) -> Lognormal:
         """The law of the trajectory's total output tokens, before its own survival is used."""

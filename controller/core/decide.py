@@ -21,6 +21,7 @@ from heddle.controller.core.placement import PLACEMENTS, ROAMING
 from heddle.controller.core.priority import band, in_flight_first, started_first
 from heddle.controller.core.types import Park, Plan, Rates, Release, Snapshot, Switches, Trajectory
 
+_made: Final = Release._make
 CHUNK: Final = 256
 """Waiting ones looked at together: most of thousands are of a length that fits nowhere now."""
 
@@ -76,7 +77,7 @@ def decide_at_home(
     order = switches.order
     ordered = started_first(order, returning, rates) if len(returning) > 1 else returning
     return [
-        Release(t.id, home, rank, band(order, t, rates), _said(order, rank, _at_home(home)))
+        _made((t.id, home, rank, band(order, t, rates), _said(order, rank, _at_home(home))))
         for rank, t in enumerate(ordered)
         if (home := t.worker) is not None
     ]

@@ -15,8 +15,15 @@ from heddle.controller.emulator.batch import Live
 from heddle.controller.emulator.cache import Ids, PrefixCache
 from heddle.controller.emulator.errors import BadRequest, EngineBusy
 from heddle.controller.emulator.loads import Counters, Loads
-from heddle.controller.emulator.passes import DecodePass, PrefillPass
-from heddle.controller.emulator.request import NO_IDS, EngineConfig, Finished, Request, output_ids
+from heddle.controller.emulator.passes import DecodePass, PrefillPass, prefill_pass
+from heddle.controller.emulator.request import (
+    NO_IDS,
+    EngineConfig,
+    Finished,
+    Reason,
+    Request,
+    output_ids,
+)
 from heddle.controller.emulator.span import Span, SpanCache
 from heddle.controller.emulator.truth import Truth, load_truth
 
@@ -42,6 +49,7 @@ class Engine:
         cache = SpanCache() if spans else PrefixCache()
         self.scheduler = Scheduler(config, config.kv_tokens or self.truth.kv_tokens, cache)
         self.counters = Counters()
+        self._most_tokens = min(config.context_tokens, self.scheduler.capacity) - 1
         self.weight_version = "default"
         self.paused: PauseMode | None = None
         self.asleep: set[str] = set()
@@ -214,8 +222,7 @@ class Engine:
 
     def _check(self, request: Request) -> int:
         """Output tokens it may get, or the sentence SGLang refuses it with."""
-        size = len(request.ids)
-        limit = min(self.config.context_tokens, self.scheduler.capacity) - 1
+        size, limit = len(request.ids), self._most_tokens
         if request.rid in self._live:
             sentence = f"Duplicate request ID detected: {request.rid}"
             raise BadRequest(sentence)
@@ -230,7 +237,7 @@ class Engine:
         if queued is not None and len(self.scheduler.waiting) >= queued:
             sentence = "The request queue is full."
             raise EngineBusy(sentence)
-        return min(request.max_new_tokens, limit - size)
+        return request.max_new_tokens if request.max_new_tokens < limit - size else limit - size
 
     def _run(self, now_s: float) -> None:
         """Complete passes that end by then, and plan what follows at each end."""
@@ -239,7 +246,7 @@ class Engine:
             if under_way is None:
                 self._pass = under_way = self._plan(now_s)
                 if under_way is None:
-                    self._now_s = max(self._now_s, now_s)
+                    self._now_s = self._now_s if self._now_s > now_s else now_s
                     return
             if under_way.end_s > now_s:
                 return
@@ -272,8 +279,8 @@ class Engine:
             took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
             if s.loading_tokens:
                 took_s = max(took_s, self._load_s())
-            return PrefillPass(start_s, start_s + took_s, parts)
-        if not len(s.running):
+            return prefill_pass((start_s, start_s + took_s, parts))
+        if not s.running.size:
             s.ratio, s.full = RATIO_START, False
             return None
         s.make_room_to_decode(start_s)
@@ -288,14 +295,14 @@ class Engine:
     def _decode(self, start_s: float) -> DecodePass:
         s = self.scheduler
         running = s.running
-        batch = len(running)
+        batch = running.size
         most, room = running.least_remaining(), s.available_tokens // batch
         most = most if most < room else room
         most = most if most < _MOST_ITERATIONS else _MOST_ITERATIONS
         if s.waiting and (self.config.preemption_threshold is not None or not s.full):
-            most = min(most, _RETRY_ITERATIONS)
+            most = most if most < _RETRY_ITERATIONS else _RETRY_ITERATIONS
         done = self.counters.iterations
-        pieces = self.truth.pieces(batch, running.contexts, done, max(most, 1), self.slow_s)
+        pieces = self.truth.pieces(batch, running.contexts, done, most or 1, self.slow_s)
         return DecodePass(start_s, batch, pieces)
 
     def _complete_prefill(self, ended: PrefillPass) -> None:
@@ -362,37 +369,18 @@ class Engine:
         s.running.remove(live)
         s.full = False
         computed = live.prompt_tokens + live.settled_out - 1
-        s.leave(live, max(computed, live.held + live.settled_private), now_s)
+        kept = live.held + live.settled_private
+        s.leave(live, computed if computed > kept else kept, now_s)
         done = live.settled_out >= live.target
         self._finish(live, now_s, ("stop" if live.stops else "length") if done else "abort")
 
-    def _finish(self, live: Live, now_s: float, reason: Literal["length", "stop", "abort"]) -> None:
-        rid, cached = live.request.rid, live.cached or 0
-        del self._live[rid]
+    def _finish(self, live: Live, now_s: float, reason: Reason) -> None:
+        del self._live[live.request.rid]
         if live.aborting:
             self._aborting.remove(live)
         counters = self.counters
         counters.finished += 1
         counters.aborted += reason == "abort"
-        counters.cached_tokens += cached
+        counters.cached_tokens += live.cached or 0
         self._sequence += 1
-        self._events.append(
-            Finished(
-                rid=rid,
-                at_s=now_s,
-                sequence=self._sequence,
-                reason=reason,
-                output_ids=live.output(),
-                output_tokens=live.settled_out,
-                prompt_tokens=live.prompt_tokens,
-                cached_tokens=cached,
-                host_tokens=live.host_tokens,
-                arrival_s=live.arrival_s,
-                queue_s=live.queue_s,
-                entry_s=live.entry_s,
-                prefill_end_s=live.prefill_end_s,
-                retractions=live.retractions,
-                weight_version=self.weight_version,
-                laps=live.all_laps(now_s),
-            )
-        )
+        self._events.append(live.ended(now_s, self._sequence, reason, self.weight_version))

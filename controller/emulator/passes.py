@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import floor, inf, sqrt
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from heddle.controller.emulator.admission import Part
 from heddle.controller.emulator.truth import Piece
@@ -21,6 +21,9 @@ class PrefillPass(NamedTuple):
     start_s: float
     end_s: float
     parts: list[Part]
+
+
+prefill_pass: Final = PrefillPass._make
 
 
 class DecodePass:

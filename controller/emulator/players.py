@@ -170,7 +170,7 @@ class Players:
             retractions=ended.retractions,
             finish_reason=ended.reason,
             queue_s=ended.queue_s,
-            prefill_s=max(prefilled_s - entry_s, 0.0),
+            prefill_s=prefilled_s - entry_s if prefilled_s > entry_s else 0.0,
             decode_s=at_s - prefilled_s,
             policy_version=ended.weight_version,
         )
@@ -295,7 +295,7 @@ class RecordingSpans(StepSpans):
         # In the order of its fields: by name it costs three times as much, and every step does.
         record = _step_record(row)
         self._result.steps.append(record)
-        self._add(self.records[record.trajectory_id], record)
+        self._add(self.records[step.trajectory.id], record)
 
     def moved(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -83,14 +83,16 @@ Lap = tuple[float, float | None, float | None, float]
 """Queued, entered, prefilled at, until: its end or a retraction. None: it did not come so far."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Finished:
+Reason = Literal["length", "stop", "abort"]
+
+
+class Finished(NamedTuple):
     """How a request ended; `at_s` and `sequence` order events totally."""
 
     rid: str
     at_s: float
     sequence: int
-    reason: Literal["length", "stop", "abort"]
+    reason: Reason
     output_ids: Ids
     """Empty for a span."""
     output_tokens: int

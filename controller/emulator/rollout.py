@@ -56,7 +56,8 @@ from heddle.models.history import GroupHistory
 
 RUN: Final = "virtual"
 ORIGIN_NS: Final = 1_700_000_000_000_000_000
-_GC_YOUNG: Final = 100_000
+_GC_YOUNG: Final = 1_000_000
+_pass_record: Final = PassRecord._make
 SPEED: Final = 20.0
 """Emulated seconds a wall second of the loop's own timers counts for, as in the demo."""
 
@@ -365,13 +366,16 @@ def _merged(
 ) -> list[PassRecord]:
     """Within the window; passes of one kind that follow each other at once are one."""
     rows: list[PassRecord] = []
+    before, before_s = "", 0.0
     for state, since_s, until_s in passes:
-        first_s, last_s = max(since_s, origin_s) - origin_s, min(until_s, end_s) - origin_s
+        first_s = (since_s if since_s > origin_s else origin_s) - origin_s
+        last_s = (until_s if until_s < end_s else end_s) - origin_s
         if last_s <= first_s:
             continue
-        if rows and rows[-1].state == state and rows[-1].end_s == first_s:
+        if state == before and first_s == before_s:
             first_s = rows.pop().start_s
-        rows.append(PassRecord(worker_id, state, first_s, last_s))
+        rows.append(_pass_record((worker_id, state, first_s, last_s)))
+        before, before_s = state, last_s
     return rows
 
 

@@ -132,18 +132,18 @@ class Tree(ABC, Generic[Context]):
 
     def evict(self, tokens: int) -> int:
         """Drop unlocked leaves, oldest first, until that many tokens went; how many did."""
-        gone, old = 0, self._old
+        gone, old, dropping = 0, self._old, self.dropping
         while gone < tokens and old:
             used_s, _, leaf = heappop(old)
             leaf.queued = False
-            if not leaf.alive or leaf.locks or leaf.children:
+            if leaf.locks or leaf.children or not leaf.alive:
                 continue
             if leaf.used_s > used_s:
                 self._queue(leaf)
                 continue
             gone += leaf.end - leaf.start
-            if self.dropping is not None:
-                self.dropping(self, leaf)
+            if dropping is not None:
+                dropping(self, leaf)
             self._drop(leaf)
         self.evictable_tokens -= gone
         self.evicted_tokens += gone

@@ -97,7 +97,7 @@ class Truth:
         at, last, made = contexts / batch, len(knots) - 2, list[Piece]()
         while most > 0:
             low = bisect_right(knots, at) - 1
-            low = last if low > last else max(low, 0)
+            low = last if low > last else low if low > 0 else 0
             blocks, inside = divmod(iteration, block)
             count = block - inside
             count = count if count < most else most

@@ -57,9 +57,9 @@ def test_the_level_and_an_unsampled_parent_turn_spans_off_and_an_underscore_cuts
             (3, None, "alone-1"),
         ):
             spans.level = level
-            done.rid = rid
+            ended = done._replace(rid=rid)
             spans.begun(Request(rid=rid, ids=Span("p", 9, "t", 9)), traceparent)
-            spans.ended(done)
+            spans.ended(ended)
         spans.close()
         found = {
             s.trace_id.hex(): s
