@@ -46,8 +46,9 @@ class Body:
         rest = orjson.dumps({**self.head, **injected})
         if self.ids is None:
             return rest
-        comma = b"," if len(rest) > 2 else b""
-        return b'{"input_ids":[' + self.ids + b"]" + comma + rest[1:]
+        # One copy of the ids: each `+` would make another, 3 us for 8,000 of them.
+        between = b"]," if len(rest) > 2 else b"]"
+        return b"".join((b'{"input_ids":[', self.ids, between, rest[1:]))
 
 
 def split(raw: bytes) -> Body:
