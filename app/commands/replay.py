@@ -29,7 +29,16 @@ TYPER = options.help_with(
 )
 SPEED: Final = 100.0
 """Of the embedded fleet: recorded tool waits add up to hours, and nobody watches a replay."""
-
+COMPARED_ALONE: Final = (
+    "workload", "rollout", "seeds", "groups", "error", "barrier", "arrivals", "workers", "ray",
+    "save",
+)  # fmt: skip
+"""What a file that is sent again has no use for..."""
+SENT_ALONE: Final = (
+    "preset", "limit", "max_context", "max_tool_wait", "vocabulary", "speed", "data", "controller",
+    "token_file",
+)  # fmt: skip
+"""... and what a comparison has none for."""
 
 Policies = Annotated[
     str | None,
@@ -75,6 +84,7 @@ Vocabulary = Annotated[
 
 
 def run(
+    context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="Parquet, one row a step.")] = None,
     policies: Policies = None,
     workload: Annotated[str, typer.Option(help="Generated preset to compare on.")] = "demo",
@@ -113,6 +123,7 @@ def run(
     from heddle.app.commands.compare import compare, fleets_of
 
     fleets = fleets_of(gpus)
+    _check(context, compares=policies is not None)
     if policies is not None:
         fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers, "ray": ray}
         fleet |= {"barrier": barrier, "arrivals_s": arrivals, "seed": seed, "seeds": seeds}
@@ -124,6 +135,20 @@ def run(
     flags |= {"controller": controller, "collector": collector, "otlp": otlp}
     sent = {"preset": preset, "vocabulary": vocabulary}
     return _replay(file, (limit, max_context, max_tool_wait, seed), flags, sent, json=json)
+
+
+def _check(context: typer.Context, *, compares: bool) -> None:
+    """Refuse what the other kind of replay takes: it would change nothing here."""
+    others = SENT_ALONE if compares else COMPARED_ALONE
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in others
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    ]
+    if given and compares:
+        fail(f"{', '.join(given)}: only where a FILE is sent again, without --policies")
+    if given:
+        fail(f"{', '.join(given)}: only where --policies are compared; name them too")
 
 
 def _replay(

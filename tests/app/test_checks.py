@@ -217,3 +217,17 @@ def test_without_a_terminal_progress_is_whole_lines(capsys, monkeypatch):
     ]
     assert lines[-1] == "paired replay: 3 rollouts"
     assert "..." not in "".join(lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("replay", "traces.parquet", "--workload", "coding"), "--workload"),
+        (("replay", "traces.parquet", "--max-context", "9", "--seeds", "2"), "--seeds"),
+        (("replay", "--policies", "verl,heddle", "--limit", "3"), "--limit"),
+        (("replay", "--policies", "verl", "--max-tool-wait", "3"), "--max-tool-wait"),
+    ],
+)
+def test_a_flag_of_the_other_kind_of_replay_is_refused_and_named(words, flag):
+    said = refused(*words)
+    assert said.startswith(f"{flag}: only where")
