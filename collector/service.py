@@ -23,6 +23,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from heddle.collector.asking import create_app
 from heddle.collector.errors import CollectorError, PortInUse
 from heddle.collector.grpc import create_server
+from heddle.collector.heads import BoundedHeads
 from heddle.collector.ingest import Ingest
 from heddle.collector.limits import SenderLimits
 from heddle.collector.receiver import Receiver
@@ -102,6 +103,7 @@ class CollectorService:
     async def _listen(self, app: Any, sock: socket.socket) -> None:
         config = uvicorn.Config(
             app,
+            http=BoundedHeads,
             log_config=None,
             access_log=False,
             lifespan="off",

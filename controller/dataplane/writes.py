@@ -14,9 +14,10 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_VALUE_RE,
     STATUS_LINE,
-    HttpToolsProtocol,
     RequestResponseCycle,
 )
+
+from heddle.collector.heads import BoundedHeads
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -92,7 +93,7 @@ class Cycle(RequestResponseCycle):
         return True
 
 
-class OneWrite(HttpToolsProtocol):
+class OneWrite(BoundedHeads):
     """uvicorn's protocol on such a transport, with such answers."""
 
     def connection_made(self, transport: Any) -> None:
