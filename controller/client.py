@@ -90,6 +90,11 @@ class ControllerClient:
         said = {"run": run, "reward": reward, "outcome": outcome, "truncated": truncated}
         return bool(self._post(f"/trajectories/{trajectory}/finish", said)["known"])
 
+    def tell_tool(self, trajectory: str, asked: wire.ToolCall) -> bool:
+        """Say that a tool of a trajectory starts or has ended; whether the controller knew it."""
+        said = asked.model_dump(exclude_none=True)
+        return bool(self._post(f"/trajectories/{trajectory}/tool", said)["known"])
+
     def acquire(self, asked: wire.Acquire) -> wire.Acquired:
         """Where a step goes; not granted: it is held, ask again for the same step."""
         said = asked.model_dump(exclude_none=True)

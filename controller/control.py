@@ -24,6 +24,7 @@ from heddle.controller import (
     metrics,
     moves_api,
     predictor_api,
+    tool_calls,
     wire,
 )
 from heddle.controller.core.policies import KNOWN, PRESETS, preset_name
@@ -64,6 +65,7 @@ def control_app(up: Callable[[], Any]) -> FastAPI:
     app.include_router(fleet_api.router)
     app.include_router(compat.router)
     app.include_router(lifecycle.router)
+    app.include_router(tool_calls.router)
     app.add_exception_handler(ControllerError, _controller_error)
     app.add_exception_handler(CoreError, _core_error)
     app.add_exception_handler(RequestValidationError, _invalid)

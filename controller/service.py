@@ -57,6 +57,7 @@ from heddle.controller.security import Guard, Refused
 from heddle.controller.spool import Spool
 from heddle.controller.switches import Switchboard
 from heddle.controller.sync import WeightSyncs
+from heddle.controller.tool_calls import ToolCalls
 from heddle.controller.watchdog import WEDGED_S, Watchdog
 from heddle.controller.weights import Weights
 from heddle.models.latency import load_profile
@@ -170,6 +171,7 @@ class Controller:
         self.proxy = Proxy(self.loop, self.syncs, frozenset({token}))
         self.watchdog = Watchdog(self.fleet, self.loop.table, config.wedged_s)
         self.acquired = Acquired(self.loop, self.syncs)
+        self.tool_calls = ToolCalls(config.clock, spans)
         self.direct = Direct(self.acquired)
         open_rollouts = self.loop.open_rollout
         self.deaths = Deaths(self.fleet, config.clock, spans, lambda: open_rollouts)

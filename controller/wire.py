@@ -61,6 +61,17 @@ class TrajectoryFinish(Wire):
     truncated: bool | None = None
 
 
+class ToolCall(Wire):
+    """A tool of the trajectory starts, or has ended."""
+
+    run: str = "default"
+    tool: str = Field(min_length=1, max_length=256)
+    status: Literal["start", "end"]
+    call: str | None = Field(default=None, min_length=1, max_length=256)
+    """Tells calls of one tool after one step apart."""
+    error: str | None = Field(default=None, max_length=256)
+
+
 class SwitchSet(Wire):
     """Change switches: a preset, single choices, or a preset and then choices."""
 

@@ -101,7 +101,7 @@ def meta(body: dict[str, Any], output: int) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "cached_tokens": prompt // 2,
-        "num_retractions": 0,
+        "num_retractions": 2,
         "weight_version": "v3",
         "e2e_latency": 0.003,
         "queue_time": 0.0005,

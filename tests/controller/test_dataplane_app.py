@@ -78,6 +78,7 @@ async def test_the_step_span_has_segments_that_fit_and_the_tokens(stack):
     assert parts[1:] == [pytest.approx(0.0005), pytest.approx(0.001), pytest.approx(0.0015)]
     assert first["gen_ai.usage.output_tokens"] == 6
     assert first["gen_ai.usage.cache_read.input_tokens"] == 1
+    assert first["heddle.retractions"] == 2
     assert [x["attributes"]["heddle.step.index"] for x in steps] == [0, 1]
     assert [t["attributes"]["heddle.tool.inferred"] for t in tools] == [True]
     assert tools[0]["start_ns"] == steps[0]["end_ns"]
@@ -176,6 +177,30 @@ async def test_chat_asks_for_meta_info_and_strips_it_again(stack):
     assert b"meta_info" in asked
     assert first["gen_ai.conversation.id"] == "u1"
     assert first["heddle.queue_s"] == pytest.approx(0.0005)
+
+
+async def test_a_text_completion_is_a_step_of_its_trajectory(stack):
+    async with up(stack, engines=1) as (s, http):
+        asked = {"prompt": "a b", "max_tokens": 5, "user": "u1", "logprobs": 1}
+        status, said, out = await post(http, f"{s.url}/t/named/v1/completions", json=asked)
+        (sent,) = s.engines[0].bodies
+        (span,) = s.spans.of("chat")
+    assert (status, orjson.loads(said)["usage"]["completion_tokens"]) == (200, 5)
+    assert out["X-Heddle-Trajectory-Id"] == "named"
+    assert {name: sent[name] for name in asked} == asked
+    assert sent["rid"].endswith("-00000-00")
+    assert span["attributes"]["gen_ai.usage.output_tokens"] == 5
+
+
+async def test_models_are_those_of_an_engine_that_lives(stack):
+    async with up(stack) as (s, http):
+        async with http.get(f"{s.url}/v1/models") as reply:
+            assert await reply.json() == {"data": [{"id": "stub"}]}
+        for engine in list(s.loop.fleet.workers):
+            s.loop.fleet.workers.pop(engine)
+        async with http.get(f"{s.url}/v1/models") as reply:
+            assert reply.status == 503
+            assert "register an engine" in (await reply.json())["error"]
 
 
 async def test_a_client_that_leaves_stops_its_step_on_the_engine(stack):

@@ -49,9 +49,12 @@ class Scripted:
         self.answers = list(answers)
         self.gate = asyncio.Event()
         self.bodies = stub.bodies
+        self.told: list[tuple[str, dict]] = []
+        """What else it was asked."""
 
     async def step(self, scope, path, raw, send):
         if path != "/generate":
+            self.told.append((path, orjson.loads(raw)))
             await asgi.answer(send, 200, b"{}", "application/json")
             return
         body = orjson.loads(raw)
@@ -90,6 +93,37 @@ async def test_wait_holds_new_steps_until_the_end_and_says_whom_it_waited_for(st
     assert len(spans) == 1
     assert spans[0]["attributes"]["heddle.waited_for"] == ["a"]
     assert spans[0]["attributes"]["heddle.policy_version"] == "v2"
+
+
+async def test_a_begin_said_twice_is_one_sync_and_its_end_empties_the_caches(stack, auth):
+    async with stack(engines=1) as s, aiohttp.ClientSession(s.url) as http:
+        engine = scripted(s)
+        begun = [await ask(http, "begin", auth, run="r", id="s1") for _ in range(2)]
+        before = list(engine.told)
+        ended = [await ask(http, "end", auth) for _ in range(2)]
+        spans = s.spans.of("heddle.weight_sync")
+    assert [(x["id"], x["active"]) for x in (*begun, *ended)] == [
+        ("s1", True), ("s1", True), ("s1", False), ("s1", False)
+    ]  # fmt: skip
+    assert before == []
+    assert engine.told == [("/flush_cache", {})]
+    assert len(spans) == 1
+
+
+async def test_a_pause_freezes_what_runs_and_lets_it_go_on_where_it_was(stack, auth):
+    async with stack(engines=1) as s, aiohttp.ClientSession(s.url) as http:
+        engine = scripted(s, ([65], "length", "v1"))
+        running = asyncio.create_task(generated(http, "a"))
+        await until(lambda: engine.bodies)
+        begun = await ask(http, "begin", auth, run="r", policy="pause")
+        frozen = list(engine.told)
+        ended = await ask(http, "end", auth)
+        engine.gate.set()
+        status, said = await running
+    assert (begun["active"], begun["aborted"], begun["still_running"]) == (True, 0, 1)
+    assert frozen == [("/pause_generation", {"mode": "in_place"})]
+    assert engine.told[1:] == [("/continue_generation", {})]
+    assert (ended["resumed"], status, said["output_ids"]) == (0, 200, [65])
 
 
 async def test_abort_resumes_partial_answers_within_the_budget(stack, auth):
