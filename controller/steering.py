@@ -27,6 +27,8 @@ from heddle.controller.table import Table
 INTERVAL_S: Final = 0.5
 """Wall seconds between two changes of one request, and between two looks that nobody asked for: the
 plugin itself makes no more of them."""
+COUNT_S: Final = 5.0
+"""Wall seconds between two looks at what plugins count: SGLang itself counts no preemptions."""
 UNRANKED: Final = 0
 """Under an order without bands all are equal, and SGLang goes by arrival."""
 
@@ -58,6 +60,7 @@ class Steering:
         self._believe = believe
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._counted_s = float("-inf")
         self.of: dict[str, Steered] = {}
         self.failures = 0
 
@@ -87,6 +90,11 @@ class Steering:
                 for step, priority in self._changes(trajectory):
                     if step.granted is not None and step.granted.worker.id in workers:
                         wanted.setdefault(step.granted.worker.id, []).append((step, priority))
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._counted_s >= COUNT_S:
+            self._counted_s = now_s
+            for worker in workers:
+                wanted.setdefault(worker, [])
         await asyncio.gather(*(self._tell(workers[w], those) for w, those in wanted.items()))
 
     def _changes(self, trajectory: LiveTrajectory) -> Iterator[tuple[Step, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import aiohttp
 
@@ -140,6 +141,25 @@ async def test_a_plugin_that_stops_answering_is_counted_and_costs_no_step(
     assert ends == ["old", "young"]
     assert worker["priority_changes"] == 0
     assert failures > 0
+
+
+async def test_preemptions_are_counted_where_no_priority_changes(
+    stack, serve_app, auth, monkeypatch
+):
+    monkeypatch.setattr(steering, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(steering, "COUNT_S", 0.02)
+    preempting = EngineApp(replace(CONFIG, preemption_threshold=10), Clock(speed=50.0))
+    async with one_slot(stack, serve_app, auth, preempting) as (_, http, engine):
+        blocker = asyncio.create_task(ask(http, "blocker", 3000))
+        while not engine.runner.engine.scheduler.running:
+            await asyncio.sleep(0.005)
+        await ask(http, "urgent", 5, priority=100)
+        worker = {"preemptions": 0}
+        while not worker["preemptions"]:
+            async with http.get("/heddle/v1/workers") as reply:
+                (worker,) = await reply.json()
+        await blocker
+    assert (worker["preemptions"], worker["priority_changes"]) == (1, 0)
 
 
 def _fields(can):
