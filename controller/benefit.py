@@ -4,14 +4,17 @@ A move is useful when the step after it finds most of the carried prefix on its 
 chat the engine builds the prompt anew from messages, and a template that rewrites earlier turns
 (Qwen3 drops old thinking) breaks the prefix: the warm-up was for nothing, every time. One average a
 run and interface; below half there are no more moves there, but for one now and then that looks
-again. Of fetches it keeps seconds a token, by storage and degree.
+again. Of fetches it keeps seconds a token, by storage and degree, beginning with what a profile
+measured where it did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
+from heddle.controller.core.types import Fetches
 from heddle.controller.live import LiveTrajectory
 
 USELESS: Final = 0.5
@@ -35,9 +38,9 @@ class _Seen:
 class Benefit:
     """Averages of what moves brought."""
 
-    def __init__(self) -> None:
+    def __init__(self, fetches: Fetches = MappingProxyType({})) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}
-        self.fetches: dict[tuple[str, int], float] = {}
+        self.fetches: dict[tuple[str, int], float] = dict(fetches)
         """Seconds a token that a storage brought to engines of that degree."""
 
     def learn(self, trajectory: LiveTrajectory, hit_tokens: int, tokens: int) -> bool:

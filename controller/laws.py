@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from heddle.controller.core.types import Latency
+from heddle.controller.core.types import Fetches, Latency
 from heddle.models.latency import load_profile
 
 
@@ -27,6 +27,16 @@ def laws(system: str, model: str) -> dict[int, Latency]:
             kv_tokens=law.kv_tokens,
         )
         for degree, law in load_profile(system, model).degrees.items()
+    }
+
+
+def fetches(system: str, model: str) -> Fetches:
+    """Seconds a token that engines were measured to fetch, by storage and degree; most profiles
+    name none."""
+    return {
+        (law.storage, degree): law.fetch_token_s
+        for degree, law in load_profile(system, model).degrees.items()
+        if law.fetch_token_s is not None
     }
 
 

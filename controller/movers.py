@@ -41,6 +41,7 @@ class Mover:
         journal: Journal,
         spans: StepSpans,
         changed: Callable[[LiveTrajectory], None],
+        benefit: Benefit | None = None,
     ) -> None:
         self._clock = clock
         self._fleet = fleet
@@ -49,7 +50,7 @@ class Mover:
         self._changed = changed
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
-        self.benefit = Benefit()
+        self.benefit = benefit or Benefit()
         self.made: deque[tuple[LiveTrajectory, LiveMove]] = deque(maxlen=KEPT)
 
     def asked(self, trajectory: LiveTrajectory, move: Move) -> None:

@@ -45,7 +45,7 @@ from heddle.controller.fleet.template import Template
 from heddle.controller.fleet.workers import Fleet
 from heddle.controller.jobs import Jobs, Places
 from heddle.controller.journal import Journal
-from heddle.controller.laws import law_of, laws
+from heddle.controller.laws import fetches, law_of, laws
 from heddle.controller.layouts import Layouts
 from heddle.controller.loop import Loop
 from heddle.controller.pauses import keep_short
@@ -158,6 +158,7 @@ class Controller:
             journal=self.journal,
             beliefs=Beliefs(config.collector_queries, config.query_token, self.registry),
             spans=StepSpans(spans, config.clock.speed),
+            fetches=fetches(config.system, config.model),
         )
         self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
         self.jobs = Jobs(_places(config), self.predictors.promote)

@@ -93,6 +93,10 @@ class Law:
     sleep_s: float
     load_s: float
     """New weights from disk into a live engine."""
+    storage: str = ""
+    """Of HiCache, from which `fetch_token_s` was measured."""
+    fetch_token_s: float | None = None
+    """Seconds a token that the engine reads from there; None: nobody measured it."""
 
     def decode_s(self, batch: float, context_tokens_sum: float) -> float:
         """One iteration of `batch` sequences whose contexts sum to that; 0 for an empty batch."""
@@ -187,6 +191,7 @@ def _law(degree: int, row: Mapping[str, Any], weight_bytes: int) -> Law:
     decode, prefill, share = row["decode_ms"], row["prefill_ms"], weight_bytes / degree
     measured = row.get("times_s", {})
     load_s = measured.get("load_s", weight_bytes / DISK_BYTES_PER_S)
+    fetch = row.get("fetch", {})
     return Law(
         degree=degree,
         a_s=decode["a"] / 1e3,
@@ -200,4 +205,6 @@ def _law(degree: int, row: Mapping[str, Any], weight_bytes: int) -> Law:
         wake_s=measured.get("wake_s", WAKE_FIXED_S + share / HOST_BYTES_PER_S),
         sleep_s=measured.get("sleep_s", SLEEP_FIXED_S),
         load_s=load_s,
+        storage=fetch.get("storage", ""),
+        fetch_token_s=fetch["ms_per_token"] / 1e3 if fetch else None,
     )

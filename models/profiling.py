@@ -54,6 +54,15 @@ class Prefill:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """`tokens` that one request found in the engine's storage, and what that took longer than on
+    the GPU."""
+
+    tokens: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The engine that was timed; None: it did not say, or cannot do it."""
@@ -68,6 +77,8 @@ class Subject:
     page_tokens: int
     weight_bytes: int
     kv_bytes_per_token: int
+    storage: str = ""
+    """Where its HiCache keeps pages that other engines may read."""
     request_s: float
     """What a lone request takes outside of queue, prefill and decode."""
     launch_s: float | None = None
@@ -147,7 +158,13 @@ def _solve(terms: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]) -> np.nd
 
 
 def profile_document(
-    subject: Subject, decode: Fit, prefill: Fit, *, version: int, measured_at: str
+    subject: Subject,
+    decode: Fit,
+    prefill: Fit,
+    fetches: Sequence[Fetch] = (),
+    *,
+    version: int,
+    measured_at: str,
 ) -> dict[str, Any]:
     """What `load_profile` reads: milliseconds, c in ms a thousand tokens."""
     (a, b, c), (p0, p1, p2) = decode.coefficients, prefill.coefficients
@@ -162,6 +179,7 @@ def profile_document(
         "kv_capacity_tokens": subject.kv_tokens,
         "times_s": times,
         "fit": {"decode": _errors(decode), "prefill": _errors(prefill)},
+        **_fetch_row(subject, fetches),
     }
     return {
         "format": FORMAT,
@@ -179,8 +197,19 @@ def profile_document(
     }
 
 
+def _fetch_row(subject: Subject, fetches: Sequence[Fetch]) -> dict[str, Any]:
+    """Absent where nothing was fetched. Over all tokens: long contexts are what moves are for."""
+    if not fetches:
+        return {}
+    token_s = sum(f.seconds for f in fetches) / sum(f.tokens for f in fetches)
+    return {"fetch": {"storage": subject.storage, "ms_per_token": _digits(token_s * 1e3)}}
+
+
 def sweep_document(
-    subject: Subject, decode: Sequence[Decode], prefill: Sequence[Prefill]
+    subject: Subject,
+    decode: Sequence[Decode],
+    prefill: Sequence[Prefill],
+    fetches: Sequence[Fetch] = (),
 ) -> dict[str, Any]:
     """The timings themselves, for an emulated engine: `levels` share one mean context each."""
     levels: dict[int, list[Decode]] = {}
@@ -202,6 +231,10 @@ def sweep_document(
         **asdict(subject),
         "decode": lines,
         "prefill": {"new": news, "prefix": prefixes, "seconds": table},
+        "fetch": {
+            "tokens": [f.tokens for f in fetches],
+            "seconds": [_digits(f.seconds) for f in fetches],
+        },
     }
 
 

@@ -39,8 +39,9 @@ def run(
 ) -> None:
     """Measure a live engine and save its profile.
 
-    Decode over batch x context and prefill over new x prefix, KV room, load and wake times. Prints
-    how well the fitted laws predict what they were not fitted to. Use the saved file as --system.
+    Decode over batch x context and prefill over new x prefix, KV room, load and wake times, and
+    what comes back from its HiCache storage. Prints how well the fitted laws predict what they were
+    not fitted to. Use the saved file as --system.
     """
     from heddle.app import profile, show
     from heddle.app.settings import load
@@ -57,7 +58,7 @@ def run(
     if json:
         show.as_json({"path": str(path), "hash": profiling.digest(document), **document})
     else:
-        _tell(path, document, decode, prefill)
+        _tell(path, document, timings.subject.storage, decode, prefill)
 
 
 async def _timed(url: str, told: Any, **how: Any) -> Any:
@@ -68,7 +69,7 @@ async def _timed(url: str, told: Any, **how: Any) -> Any:
         return await profile.measure(SglangEngine(url, session), told=told, **how)
 
 
-def _tell(path: Path, document: dict[str, Any], decode: Fit, prefill: Fit) -> None:
+def _tell(path: Path, document: dict[str, Any], storage: str, decode: Fit, prefill: Fit) -> None:
     from heddle.app import show
 
     (model,) = document["models"].values()
@@ -83,6 +84,10 @@ def _tell(path: Path, document: dict[str, Any], decode: Fit, prefill: Fit) -> No
     show.OUT.print(f"KV room {row['kv_capacity_tokens']:,} tokens at degree {degree}")
     for what, seconds in row["times_s"].items():
         show.OUT.print(f"{what.removesuffix('_s')} {seconds:.2f} s")
+    if fetch := row.get("fetch"):
+        show.OUT.print(f"fetch {fetch['ms_per_token']:.4g} ms a token from its storage {storage!r}")
+    elif storage:
+        show.OUT.print(f"its storage {storage!r} brought nothing back: no fetch was timed")
     show.OUT.print(f"saved as {path}; use it with --system {path}", markup=False, soft_wrap=True)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +21,13 @@ from heddle.controller.clock import Clock
 from heddle.controller.core.book import Book
 from heddle.controller.core.carried import carried_many_s, carried_s, fetch_token_s
 from heddle.controller.core.migration import rank, rebalance
-from heddle.controller.core.types import Latency, Move, Worker
+from heddle.controller.core.types import Fetches, Latency, Move, Worker
 from heddle.controller.dataplane.spans import StepSpans
 from heddle.controller.fleet.engine import Warmed
 from heddle.controller.journal import Journal
 from heddle.controller.live import LiveTrajectory, LiveWorker
 from heddle.controller.movers import Mover
-from heddle.controller.service import NoSpans
+from heddle.controller.service import Controller, ControllerConfig, NoSpans
 
 LAW = Latency(
     degree=1, a_s=0.01, b_s=1e-4, c_s=1e-8, p0_s=0.02, p1_s=4e-5, p2_s=1e-9, kv_tokens=10**6
@@ -95,6 +98,31 @@ def test_the_pace_of_fetches_is_an_average_by_storage_and_degree():
     benefit.fetched("file", 4, 0, 0.5)
     one = 5e-4 + WEIGHT * (15e-4 - 5e-4)
     assert benefit.fetches == {("file", 1): pytest.approx(one), ("file", 2): 0.0}
+
+
+def test_what_a_profile_measured_counts_until_fetches_are_seen():
+    prior = {("file", 1): 1e-3, ("file", 2): 2e-3}
+    benefit = Benefit(prior)
+    assert benefit.fetches == prior
+    for _ in range(20):
+        benefit.fetched("file", 1, 1_000, 0.1)
+    assert benefit.fetches["file", 1] == pytest.approx(1e-4, rel=0.02)
+    assert benefit.fetches["file", 2] == 2e-3
+    assert prior["file", 1] == 1e-3
+
+
+async def test_a_controller_prices_its_first_move_by_what_its_profile_measured(tmp_path: Path):
+    document = json.loads((files("heddle.models.profiles") / "h100_sxm.json").read_text("utf-8"))
+    degrees = document["models"]["Qwen3-14B"]["degrees"]
+    degrees["1"]["fetch"] = {"storage": "file", "ms_per_token": 0.08}
+    path = tmp_path / "v0001.json"
+    path.write_text(json.dumps(document))
+    told: dict[str, Fetches] = {}
+    for system in ("h100_sxm", str(path)):
+        controller = Controller(ControllerConfig(system=system), "a token")
+        told[system] = controller.loop._decider.snapshot("r").fetches
+        await controller.close()
+    assert told == {"h100_sxm": {}, str(path): {("file", 1): pytest.approx(8e-5)}}
 
 
 class Storing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from heddle.models import profiling
 from heddle.models.latency import LatencyError, load_profile
-from heddle.models.profiling import Decode, Prefill, Subject
+from heddle.models.profiling import Decode, Fetch, Prefill, Subject
 
 SUBJECT = Subject(
     system="cpu", model="tiny", degree=2, engine="sglang 0.5.23", kv_tokens=8192, max_running=48,
@@ -90,6 +91,29 @@ def test_a_saved_profile_is_read_as_the_laws_it_holds(tmp_path: Path) -> None:
     assert law.wake_s == pytest.approx(0.5, abs=0.01)
     with pytest.raises(LatencyError, match="known models are tiny"):
         load_profile(str(path), "Qwen3-14B")
+
+
+def test_a_profile_says_what_a_storage_took_a_token_where_something_was_fetched(
+    tmp_path: Path,
+) -> None:
+    fits = (
+        profiling.decode_fit(decode(0.01, 0.001, 1e-6)),
+        profiling.prefill_fit(prefill(0.01, 1e-5, 2e-9)),
+    )
+    stored = replace(SUBJECT, storage="mooncake")
+    fetched = [Fetch(512, 0.1), Fetch(2_048, 0.156)]
+    told: list[tuple[str, float | None]] = []
+    for name, points in (("with.json", fetched), ("without.json", [])):
+        document = profiling.profile_document(stored, *fits, points, version=1, measured_at="now")
+        (tmp_path / name).write_text(json.dumps(document))
+        law = load_profile(str(tmp_path / name), "tiny").law(2)
+        told.append((law.storage, law.fetch_token_s))
+    # 0.256 s for 2,560 tokens: a long context counts for more than a short one.
+    assert told == [("mooncake", pytest.approx(1e-4)), ("", None)]
+    sweep = profiling.sweep_document(
+        stored, decode(0.01, 0.001, 1e-6), prefill(0.01, 1e-5, 2e-9), fetched
+    )
+    assert sweep["fetch"] == {"tokens": [512, 2_048], "seconds": [0.1, 0.156]}
 
 
 def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path) -> None:
