@@ -25,6 +25,11 @@ pytest.register_assert_rewrite(
 )
 
 
+def tracing(spans: SpanSink) -> tuple[str, ...]:
+    """Flags of an engine that sends its spans there."""
+    return "--enable-trace", f"--otlp-traces-endpoint={spans.url}"
+
+
 @contextmanager
 def started(folder: Path, flags: list[str], **env: str) -> Generator[Engine]:
     """A genuine engine for as long as the block lasts."""
@@ -32,6 +37,7 @@ def started(folder: Path, flags: list[str], **env: str) -> Generator[Engine]:
         pytest.fail(f"SGLang is not installed in {SGLANG}; run: make test-engines")
     port = free_port()
     url, command = f"http://127.0.0.1:{port}", [HERE / "serve.sh", SGLANG, str(port), *flags]
+    env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     with running(command, f"{url}/health", folder / "engine.log", **env):
         yield Engine("sglang", url)
 
@@ -52,24 +58,23 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def sglang(spans: SpanSink, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """As Heddle asks for one: order without preemption, metrics, spans."""
-    flags = [*FLAGS, *ORDER_ONLY, "--enable-trace", f"--otlp-traces-endpoint={spans.url}"]
-    env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
-    with started(tmp_path_factory.mktemp("sglang"), flags, **env) as engine:
+    flags = [*FLAGS, *ORDER_ONLY, *tracing(spans)]
+    with started(tmp_path_factory.mktemp("sglang"), flags) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def neighbour(
-    storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    storage: dict[str, str], spans: SpanSink, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
     """A second one, with a storage."""
-    flags = [*FLAGS, *ORDER_ONLY, *STORAGE]
+    flags = [*FLAGS, *ORDER_ONLY, *STORAGE, *tracing(spans)]
     with started(tmp_path_factory.mktemp("neighbour"), flags, **storage) as engine:
         yield engine
 
 
 @contextmanager
-def plugged(folder: Path, degree: int, **env: str) -> Generator[tuple[Engine, str]]:
+def plugged(folder: Path, degree: int, *more: str, **env: str) -> Generator[tuple[Engine, str]]:
     """Heddle's plugin inside, two slots, preemption beyond a margin; and the plugin's address."""
     shutil.copy(ROOT / "controller" / "sglang_plugin.py", folder / "heddle_sglang_plugin.py")
     info = folder / "heddle_plugin-0.1.dist-info"
@@ -81,17 +86,19 @@ def plugged(folder: Path, degree: int, **env: str) -> Generator[tuple[Engine, st
     env |= {"HEDDLE_PLUGINS": str(folder), "HEDDLE_PRIORITY_PORT": str(changes)}
     if degree > 1:
         env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join("01"[:degree])
-    flags = [*FLAGS, *STORAGE, f"--max-running-requests={SLOTS}", f"--tp-size={degree}"]
+    flags = [*FLAGS, *STORAGE, f"--max-running-requests={SLOTS}", f"--tp-size={degree}", *more]
     flags.append(f"--priority-scheduling-preemption-threshold={MARGIN}")
+    # Of 15 passes by default, which a slowed engine takes seconds for.
+    flags.append("--load-snapshot-publish-interval=1")
     with started(folder, flags, **env) as engine:
         yield engine, f"http://127.0.0.1:{changes}"
 
 
 @pytest.fixture(scope="session")
 def plugged_tp1(
-    storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    storage: dict[str, str], spans: SpanSink, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Engine, str]]:
-    with plugged(tmp_path_factory.mktemp("tp1"), 1, **storage) as both:
+    with plugged(tmp_path_factory.mktemp("tp1"), 1, *tracing(spans), **storage) as both:
         yield both
 
 
@@ -137,12 +144,3 @@ def pair(neighbour: Engine, preempting: Engine) -> tuple[Engine, Engine]:
 @pytest.fixture
 def weights(http: httpx.Client) -> str:
     return str(http.get("/model_info").json()["model_path"])
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a genuine engine beside other work its blocking request ended before the queue was full,
-    twice; the emulated half of the contract and test_priorities_in_the_queue stay."""
-    for item in items:
-        if item.name == "test_the_queue_is_served_by_priority_and_then_by_age":
-            item.add_marker(pytest.mark.long)

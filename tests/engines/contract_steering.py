@@ -160,6 +160,8 @@ def test_the_queue_is_served_by_priority_and_then_by_age(
     preempting: Engine, full: list[Going]
 ) -> None:
     with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
+        # Slowed, so that those who block it do not end before the queue is full.
+        post(http, "/slow_down", forward_sleep_time=0.05)
         done: list[str] = []
         bands = {"q-a": 0, "q-b": 20, "q-c": 90, "q-d": 20, "q-e": 90}
         queued: list[Going] = []
@@ -169,6 +171,7 @@ def test_the_queue_is_served_by_priority_and_then_by_age(
             until(lambda n=number: load(http)["num_waiting_reqs"] == n + 1)
         # One slot alone: the order in which they end is the order of the queue.
         ended(full[:1])
+        post(http, "/slow_down", forward_sleep_time=None)
         for each in queued:
             each.end()
         ended(full[1:])

@@ -42,12 +42,14 @@ class Stack:
     def rows(
         self, query: str, enough: Callable[[pl.DataFrame], bool], **where: str
     ) -> pl.DataFrame:
-        """The rows once there are enough: spans travel in batches."""
+        """The rows once there are enough and all have ended: spans travel in batches, what still
+        runs is a row too."""
         deadline = time.monotonic() + 60
         with CollectorClient(self.queries) as client:
             while True:
                 frame = client.query(query, limit=1000, **where)
-                if frame.height and enough(frame):
+                ended = "state" not in frame.columns or set(frame["state"]) == {"finished"}
+                if frame.height and enough(frame) and ended:
                     return frame
                 assert time.monotonic() < deadline, frame
                 time.sleep(0.2)

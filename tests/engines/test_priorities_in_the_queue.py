@@ -63,7 +63,7 @@ def settle(changes: str) -> None:
         if counts == before:
             return
         before = counts
-        time.sleep(2.0)
+        time.sleep(1.5)
 
 
 def test_changes_during_a_queue_reorder_it_and_lose_nothing(engine: tuple[str, str]) -> None:

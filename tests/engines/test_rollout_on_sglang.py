@@ -20,7 +20,6 @@ import pytest
 from contract_calls import Engine
 from engine_processes import HEDDLE, free_port
 from heddle_stack import Stack, stack_of
-from span_sink import SpanSink
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.tracing import Emitter, Tracer, Trajectory
@@ -220,15 +219,6 @@ def test_streamed_chat_is_timed_by_what_the_controller_saw(stack: Stack, chatted
     streamed = steps.filter(pl.col("step_index") % 2 == 1)
     # SGLang puts no meta_info into a chat stream: first and last chunk are what is left.
     assert (streamed["prefill_ns"] + streamed["decode_ns"] > 0).all()
-
-
-def test_the_engines_own_spans_hang_below_the_steps(stack: Stack, spans: SpanSink) -> None:
-    body = {"input_ids": ids(PROMPT, 7), "sampling_params": {"max_new_tokens": 4}}
-    headers = {"X-Heddle-Run": RUN, "X-Heddle-Trajectory-Id": "traced"}
-    reply = httpx.post(f"{stack.controller}/generate", json=body, headers=headers, timeout=120.0)
-    _, trace, step, _ = reply.headers["traceparent"].split("-")
-    (root,) = [span for span in spans.of(trace, "Req") if span.name.strip().startswith("Req")]
-    assert root.parent_span_id.hex() == step
 
 
 def test_an_unreachable_worker_is_one_sentence(tmp_path: Path) -> None:
