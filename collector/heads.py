@@ -32,8 +32,7 @@ class BoundedHeads(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Part of a head, of a body, or whole requests."""
         super().data_received(data)
-        cycle = self.cycle
-        if cycle is not None and cycle.scope is self.scope:
+        if self.cycle and self.cycle.scope is self.scope:
             self._head_bytes = 0
             return
         self._head_bytes += len(data)
