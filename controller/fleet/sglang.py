@@ -272,29 +272,42 @@ _MISSING: Final = {
 
 
 def capabilities_of(info: Mapping[str, Any]) -> Capabilities:
-    """What a /server_info says."""
-    state = (info.get("internal_states") or [{}])[0]
-    running = info.get("max_running_requests") or state.get("effective_max_running_requests_per_dp")
+    """What a /server_info says; refused where it says what no SGLang does."""
+    try:
+        return _capabilities(info)
+    except _NoNumber as error:
+        return Capabilities(refused=f"its /server_info says {error}, which is no number")
+
+
+class _NoNumber(Exception):
+    """A key of which a number is expected, and what it says."""
+
+
+def _capabilities(info: Mapping[str, Any]) -> Capabilities:
+    states: Any = info.get("internal_states")
+    state: Any = states[0] if isinstance(states, list) and states else None
+    state = state if isinstance(state, dict) else {}
+    running = _number(info, "max_running_requests")
     priority = bool(info.get("enable_priority_scheduling"))
     preempts = priority and not info.get("disable_priority_preemption")
     shares = bool(info.get("enable_hierarchical_cache"))
-    threshold = info.get("priority_scheduling_preemption_threshold")
+    threshold = _number(info, "priority_scheduling_preemption_threshold")
     can = Capabilities(
         model=str(info.get("served_model_name") or info.get("model_path") or ""),
-        degree=int(info.get("tp_size") or 0),
-        kv_tokens=int(info.get("max_total_num_tokens") or 0),
-        max_running=int(running or 0),
+        degree=_number(info, "tp_size"),
+        kv_tokens=_number(info, "max_total_num_tokens"),
+        max_running=running or _number(state, "effective_max_running_requests_per_dp"),
         priority=priority,
-        margin=int(threshold or 0) if preempts else None,
+        margin=threshold if preempts else None,
         metrics=bool(info.get("enable_metrics")),
         trace=bool(info.get("enable_trace")),
         storage=str(info.get("hicache_storage_backend") or "") if shares else "",
-        plugin=int(state.get("heddle_priority_port") or 0),
+        plugin=_number(state, "heddle_priority_port"),
         memory_saver=bool(info.get("enable_memory_saver")),
     )
     missing = [sentence for name, sentence in _MISSING.items() if not getattr(can, name)]
     version = str(info.get("version") or "of a version it does not say")
-    if can.plugin and int(info.get("pp_size") or 1) > 1:
+    if can.plugin and _number(info, "pp_size") > 1:
         version += " with pipeline stages"
     if can.plugin and version not in VERIFIED:
         can = replace(can, plugin=0)
@@ -307,12 +320,22 @@ def capabilities_of(info: Mapping[str, Any]) -> Capabilities:
     return replace(can, missing=tuple(missing), refused=_refused(info))
 
 
+def _number(info: Mapping[str, Any], key: str) -> int:
+    """What it says there; 0 where it says nothing."""
+    said = info.get(key) or 0
+    try:
+        return int(said)
+    except (TypeError, ValueError, OverflowError):
+        message = f"{key}: {said!r:.40}"
+        raise _NoNumber(message) from None
+
+
 def _refused(info: Mapping[str, Any]) -> str:
     """Engines of which a step cannot be placed: the sentence names what they are."""
     mode = str(info.get("disaggregation_mode") or "null")
     if mode != "null":
         return PAIRED.format(mode)
-    ranks = int(info.get("dp_size") or 1)
+    ranks = _number(info, "dp_size") or 1
     if ranks > 1 or info.get("enable_dp_attention"):
         return DATA_PARALLEL.format(ranks)
     return ""

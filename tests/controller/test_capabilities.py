@@ -69,6 +69,27 @@ def test_an_engine_that_says_nothing_can_nothing_and_never_raises() -> None:
     assert len(can.missing) == 6
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tp_size": "two"},
+        {"max_total_num_tokens": [1]},
+        {"max_running_requests": float("inf")},
+        {"internal_states": [{"heddle_priority_port": "x"}]},
+    ],
+)
+def test_what_is_no_sglang_is_refused_with_the_key_that_shows_it(said: dict[str, Any]) -> None:
+    key = next(iter(said if "internal_states" not in said else said["internal_states"][0]))
+    refused = capabilities_of(said).refused
+    assert refused.startswith(f"its /server_info says {key}: ")
+    assert refused.endswith(", which is no number")
+
+
+@pytest.mark.parametrize("states", [[], None, "none", [None], {"a": 1}])
+def test_states_that_are_none_are_left_out(states: Any) -> None:
+    assert capabilities_of({**FULL, "internal_states": states}).plugin == 0
+
+
 async def test_an_engine_without_a_memory_saver_is_not_put_asleep_and_its_worker_says_so(
     stack: Any, auth: dict[str, str]
 ) -> None:
