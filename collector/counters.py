@@ -48,9 +48,9 @@ class Counted:
     forward_ns: int | None
     idle_ns: int | None
     residence_ns: int
-    retracted: int
+    retracted: int | None
     kv_usage: float | None
-    queue: int
+    queue: int | None
 
     @property
     def host_overhead_ns(self) -> int | None:
@@ -87,15 +87,16 @@ def _worker(worker_id: str, degree: int, polls: Sequence[_Poll], busy: Strips) -
     covered = residence = 0
     forward_s: float | None = None
     idle_s: float | None = None
-    retracted = 0.0
+    retracted: float | None = None
     for (first, last), is_counted in zip(good, counts, strict=True):
         covered += last.at_ns - first.at_ns
         idle_s = _plus(idle_s, first.idle_s, last.idle_s)
-        retracted += (last.retracted or 0.0) - (first.retracted or 0.0)
+        retracted = _plus(retracted, first.retracted, last.retracted)
         forward_s = _plus(forward_s, first.forward_s, last.forward_s)
         if is_counted or not any(counts):
             residence += _within(busy, first.at_ns, last.at_ns)
     usages = [poll.kv_usage for poll in polls if poll.kv_usage is not None]
+    queues = [poll.queue for poll in polls if poll.queue is not None]
     return Counted(
         worker_id=worker_id,
         degree=degree,
@@ -106,9 +107,9 @@ def _worker(worker_id: str, degree: int, polls: Sequence[_Poll], busy: Strips) -
         forward_ns=None if forward_s is None else round(forward_s * 1e9),
         idle_ns=None if idle_s is None else round(idle_s * 1e9),
         residence_ns=residence,
-        retracted=round(retracted),
+        retracted=None if retracted is None else round(retracted),
         kv_usage=max(usages, default=None),
-        queue=round(max((poll.queue or 0.0 for poll in polls), default=0.0)),
+        queue=round(max(queues)) if queues else None,
     )
 
 

@@ -95,9 +95,9 @@ EXPLAINED: Final[dict[str, tuple[Column, ...]]] = {
         ns("idle_ns", "without runnable or queued work; null where it does not count it"),
         ns("residence_ns", "a request was in the engine, by the spans, in the same time"),
         ns("host_overhead_ns", "resident, but no forward ran: the CPU was slower than the GPU"),
-        count("retracted", "requests taken back because KV was full"),
+        count("retracted", "requests taken back, KV full; null where it does not count them"),
         number("kv_usage", "highest share of KV in use"),
-        count("queue", "most requests waiting"),
+        count("queue", "most requests waiting; null where it does not say"),
         flag("host_bound", "forward time is less than 70 % of residence"),
     ),
     "tail_slices": (

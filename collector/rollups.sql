@@ -43,20 +43,28 @@ SELECT run_id, rollout_id, trajectory_id,
     coalesce(sum(length_ns) FILTER (is_explicit), 0) AS explicit_ns,
     coalesce(sum(length_ns) FILTER (is_tool), 0) AS all_tool_ns,
     -- As sums are: a sender may say anything, and two of 2^63 must not stop everybody's reading.
-    max(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0)) FILTER (is_step)
+    max(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))
+        FILTER (is_step AND coalesce(input_tokens, output_tokens) IS NOT NULL)
         AS peak_context_tokens,
-    coalesce(sum(output_tokens) FILTER (is_step), 0) AS output_tokens,
-    coalesce(sum(cached_tokens) FILTER (is_step), 0) AS cached_tokens,
-    coalesce(sum(input_tokens) FILTER (is_step), 0) AS input_tokens,
-    coalesce(sum(held_ns) FILTER (is_step), 0) AS held_ns,
-    coalesce(sum(queue_ns) FILTER (is_step), 0) AS queue_ns,
-    coalesce(sum(prefill_ns) FILTER (is_step), 0) AS prefill_ns,
-    coalesce(sum(decode_ns) FILTER (is_step), 0) AS decode_ns,
+    -- Null where no step said it: nothing is not zero.
+    sum(output_tokens) FILTER (is_step) AS output_tokens,
+    sum(cached_tokens) FILTER (is_step) AS cached_tokens,
+    sum(input_tokens) FILTER (is_step) AS input_tokens,
+    sum(input_tokens) FILTER (is_step AND cached_tokens IS NOT NULL) AS looked_up_tokens,
+    sum(held_ns) FILTER (is_step) AS held_ns,
+    sum(queue_ns) FILTER (is_step) AS queue_ns,
+    sum(prefill_ns) FILTER (is_step) AS prefill_ns,
+    sum(decode_ns) FILTER (is_step) AS decode_ns,
+    -- Of steps that tell neither prefill nor decode, what is not waiting: facts.py calls it opaque.
+    coalesce(sum(greatest(
+        length_ns::HUGEINT - greatest(coalesce(held_ns, 0), 0)
+        - greatest(coalesce(queue_ns, 0), 0), 0
+    )) FILTER (is_step AND done AND coalesce(prefill_ns, decode_ns) IS NULL), 0) AS unknown_ns,
     count(*) FILTER (op = 'heddle.move' AND done) AS moves,
     coalesce(list(DISTINCT worker_id) FILTER (is_step AND worker_id IS NOT NULL), [])
         AS worker_ids,
     max({'at': start_ns, 'id': worker_id}) FILTER (is_step AND worker_id IS NOT NULL) AS latest,
-    coalesce(sum(retractions) FILTER (is_step), 0) AS retractions,
+    sum(retractions) FILTER (is_step) AS retractions,
     min({'at': start_ns, 'p50': predicted_p50}) FILTER (is_step AND predicted_p50 IS NOT NULL)
         AS guess,
     any_value(reward) AS reward,
@@ -101,10 +109,12 @@ SELECT run_id, rollout_id, trajectory_id,
     sum(output_tokens) AS output_tokens,
     sum(cached_tokens) AS cached_tokens,
     sum(input_tokens) AS input_tokens,
+    sum(looked_up_tokens) AS looked_up_tokens,
     sum(held_ns) AS held_ns,
     sum(queue_ns) AS queue_ns,
     sum(prefill_ns) AS prefill_ns,
     sum(decode_ns) AS decode_ns,
+    sum(unknown_ns) AS unknown_ns,
     sum(moves) AS moves,
     list_distinct(flatten(list(worker_ids))) AS worker_ids,
     max(latest) AS latest,

@@ -32,7 +32,8 @@ SELECT s.* EXCLUDE (explicit_calls, all_calls, explicit_ns, all_tool_ns, traject
     s.held_ns / 1e9 AS held_s,
     s.queue_ns / 1e9 AS queue_s,
     s.prefill_ns / 1e9 AS prefill_s,
-    s.decode_ns / 1e9 AS decode_s
+    s.decode_ns / 1e9 AS decode_s,
+    s.unknown_ns / 1e9 AS unknown_s
 FROM rolled_trajectories s
 LEFT JOIN rollout_ends r ON s.run_id = r.run_id AND s.rollout_id = r.rollout_id;
 
@@ -90,7 +91,7 @@ SELECT run_id, rollout_id, o.kind, o.preset, o.policies,
     coalesce(s.steps, 0) AS steps,
     coalesce(s.tool_calls, 0) AS tool_calls,
     coalesce(s.moves, 0) AS moves,
-    coalesce(s.output_tokens, 0) AS output_tokens,
+    s.output_tokens,
     o.predicted_makespan_s,
     o.clock_speed
 FROM rolled_rollouts o FULL JOIN sums s USING (run_id, rollout_id);

@@ -22,6 +22,7 @@ CAUSES: Final = {
     "prefill": "prefill_s",
     "decode": "decode_s",
     "tool": "tool_s",
+    "unknown": "unknown_s",
 }
 """What a trajectory's time can be dominated by; what is left is the orchestrator's."""
 
@@ -89,8 +90,8 @@ def stragglers(trajectories: pl.DataFrame, count: int = 10) -> pl.DataFrame:
     """The longest by duration (ties by id), with the cause that took most of their time.
 
     Columns trajectory_id, group_id, task, worker_id, duration_s, output_tokens, steps, cause,
-    cause_s, cause_share. Equal causes: the first of held, queued, prefill, decode, tool,
-    orchestrator.
+    cause_s, cause_share (of its duration, or of what overlapping calls sum to). Equal causes: the
+    first of held, queued, prefill, decode, tool, unknown, orchestrator.
     """
     longest = (
         trajectories.filter(pl.col("duration_s").is_not_null())
@@ -111,8 +112,9 @@ def _cause(row: Sequence[float | None]) -> tuple[str, float, float]:
     duration_s, *spent = (value or 0.0 for value in row)
     seconds = dict(zip(CAUSES, spent, strict=True))
     seconds["orchestrator"] = max(duration_s - sum(spent), 0.0)
+    total_s = max(duration_s, sum(spent))
     cause = max(seconds, key=lambda name: seconds[name])
-    return cause, seconds[cause], seconds[cause] / duration_s if duration_s > 0 else 0.0
+    return cause, seconds[cause], seconds[cause] / total_s if total_s > 0 else 0.0
 
 
 def spread(trajectories: pl.DataFrame) -> Spread:

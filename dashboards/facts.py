@@ -16,7 +16,10 @@ PARTS: Final = {
     "prefill_s": "prefill",
     "decode_s": "decode",
     "tool_s": "tools",
+    "unknown_s": "unknown",
 }
+"""What a trajectory's time is told to have gone into; the rest lies between steps and tools."""
+REST: Final = "rest_s"
 
 
 def busy_share(states: Mapping[str, int]) -> float | None:
@@ -143,14 +146,27 @@ def stragglers(trajectories: pl.DataFrame, now_ns: int, *, top: int = 12) -> pl.
     return last.with_columns(cause=pl.Series("cause", causes, dtype=pl.String)).drop("_end")
 
 
+_SAID: Final = {**PARTS, REST: theme.STATES["orchestrator"].label}
+
+
 def cause(row: Mapping[str, Any]) -> str:
-    """What most of a trajectory's time went into, in words: `decode 74 %, 48.1k tokens`."""
+    """What most of a trajectory's time went into, in words: `decode 74 %, 48.1k tokens`.
+
+    Of all of it: what nobody told is `unknown`, and may be the most.
+    """
     known = {name: float(row.get(name) or 0.0) for name in PARTS}
-    total = sum(known.values())
-    if not total:
+    told = sum(known.values())
+    if not told and not row.get("steps"):
         return "no step has ended yet"
+    # Overlapping calls sum to more than it lasted.
+    total = max(told, float(row.get("duration_s") or 0.0))
+    if not total:
+        return "it took no time"
+    known[REST] = total - told
     most = max(known, key=lambda name: known[name])
-    words = f"{PARTS[most]} {100 * known[most] / total:.0f} %"
+    words = f"{_SAID[most]} {100 * known[most] / total:.0f} %"
+    if most == "unknown_s":
+        return f"{words}, steps told no phases"
     if most == "decode_s":
         return f"{words}, {theme.count(row.get('output_tokens'))} tokens"
     if most == "tool_s":

@@ -62,7 +62,9 @@ PHASES: Final[dict[str, Meaning]] = {
     "decode": STATES["busy_decode"],
     "tool": STATES["tool_wait"],
     "move": STATES["migration"],
+    "hidden": Meaning("move, hidden", "#d8cde6", "#5a4a75", "behind a tool, nobody waits", "."),
     "rest": STATES["orchestrator"],
+    "unknown": STATES["unknown"],
     "running": Meaning("running", "#56b4e9", "#7cc7f2", "started, not ended yet", "/"),
     "gap": Meaning("gap", "#d5d7da", "#4a4e55", "no span covers it", "x"),
 }

@@ -218,7 +218,8 @@ def _report(result: dict[str, Any], wanted: dict[str, int], *, json: bool) -> No
     if json:
         show.as_json(result)
     else:
-        rows = [[k.replace("_", " "), f"{result[k]:,}", f"{wanted[k]:,}"] for k in keys]
+        held = {k: "–" if result[k] is None else f"{result[k]:,}" for k in keys}
+        rows = [[k.replace("_", " "), held[k], f"{wanted[k]:,}"] for k in keys]
         show.table(["", "store", "file"], rows, title=f"Run {result['run']}")
         share = result["host_lag"]["share"]
         behind = "not measured" if share is None else f"{share:.1%}"

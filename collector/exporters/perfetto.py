@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError
+from heddle.collector.phases import REST, phases
 
-PHASES: Final = ("held", "queue", "prefill", "decode")
 TOOLS: Final = "tools"
 _PAGE: Final = 20_000
 _TOLD: Final = (
@@ -122,10 +122,11 @@ def _step(row: Mapping[str, Any], lanes: Lanes, origin_ns: int) -> Iterator[byte
         yield orjson.dumps({**event, "tid": where[1], "ts": _us(at_ns), "args": args})
         return
     yield _slice(f"step {row['step_index']}", where, at_ns, row["end_ns"] - row["start_ns"], args)
-    for phase in PHASES:
-        if length_ns := row[f"{phase}_ns"]:
-            yield _slice(phase, where, at_ns, length_ns, {f"{phase}_ns": length_ns})
-            at_ns += length_ns
+    for phase, start_ns, end_ns in phases(row):
+        if phase != REST:
+            length_ns = end_ns - start_ns
+            args = {f"{phase}_ns": length_ns}
+            yield _slice(phase, where, start_ns - origin_ns, length_ns, args)
 
 
 def _tool(row: Mapping[str, Any], lanes: Lanes, origin_ns: int) -> Iterator[bytes]:

@@ -49,7 +49,7 @@ def dead_engine(case: Case) -> Finding | None:
 def kv_full(case: Case) -> Finding | None:
     """KV room is too small for the trajectories of a worker: retraction, or eviction."""
     s = case.signals
-    retracted = sum(s.retractions.values()) or sum(x.retracted for x in s.counted)
+    retracted = sum(s.retractions.values()) or sum(x.retracted or 0 for x in s.counted)
     often = retracted >= 10 and retracted >= t.RETRACTED * s.steps
     again = s.thrashed_tokens / s.prefilled_tokens if s.prefilled_tokens else 0.0
     if not often and again < t.THRASHED:

@@ -37,14 +37,18 @@ _TOLD: Final = f"""
 WITH t AS ({_TRAJECTORIES} AND {{narrow}}), s AS (
     SELECT s.run_id, s.rollout_id, s.trajectory_id, predictor_version,
         predicted_p10, predicted_p50, predicted_p90,
-        greatest(sum(coalesce(output_tokens, 0)) OVER (
-            PARTITION BY s.run_id, s.rollout_id, s.trajectory_id ORDER BY step_index, start_ns
-            ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), 1) AS remaining
+        -- Where a step to come does not tell its output, nobody knows what remained.
+        CASE WHEN count(output_tokens) OVER rest = count(*) OVER rest
+            THEN greatest(sum(output_tokens) OVER rest, 1) END AS remaining
     FROM steps s SEMI JOIN t ON s.run_id = t.run_id AND s.trajectory_id = t.trajectory_id
         AND s.rollout_id IS NOT DISTINCT FROM t.rollout_id
     WHERE {{narrow}}
+    WINDOW rest AS (
+        PARTITION BY s.run_id, s.rollout_id, s.trajectory_id ORDER BY step_index, start_ns
+        ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
 ), p AS (
-    SELECT *, ln(remaining / greatest(predicted_p50, 1)) AS off FROM s WHERE predicted_p50 > 0
+    SELECT *, ln(remaining / greatest(predicted_p50, 1)) AS off FROM s
+    WHERE predicted_p50 > 0 AND remaining IS NOT NULL
 )
 SELECT run_id, rollout_id, predictor_version, count(*) AS steps,
     count(DISTINCT trajectory_id) AS trajectories,

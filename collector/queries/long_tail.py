@@ -68,7 +68,8 @@ def _slices(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
         )
     statement = (
         f"SELECT '{by}' AS by, key, metric, {_QUANTILES}, max(v) / nullif(quantile_cont(v, 0.5), 0)"
-        f" AS max_over_median FROM ({rows}) GROUP BY key, place, metric ORDER BY key, place"
+        f" AS max_over_median FROM ({rows}) GROUP BY key, place, metric HAVING count(v) > 0"
+        " ORDER BY key, place"
     )
     return _sql(cursor, "tail_slices", statement, values)
 
@@ -78,7 +79,8 @@ def _drift(cursor: duckdb.DuckDBPyConnection, filters: Filters) -> Answer:
     statement = (
         f"WITH t AS (SELECT * FROM trajectories WHERE {where} AND rollout_id IS NOT NULL),"
         " s AS (SELECT rollout_id AS key, * EXCLUDE (rollout_id) FROM t),"
-        f" q AS (SELECT key, place, metric, {_QUANTILES} FROM ({_UNPIVOT}) GROUP BY ALL),"
+        f" q AS (SELECT key, place, metric, {_QUANTILES} FROM ({_UNPIVOT}) GROUP BY ALL"
+        " HAVING count(v) > 0),"
         " b AS (SELECT rollout_id AS key, start_ns FROM rollouts WHERE run_id = ?)"
         " SELECT key AS rollout_id, start_ns, metric, count, p50, p90, p99, max,"
         " p50 / nullif(lag(p50) OVER w, 0) AS p50_ratio,"

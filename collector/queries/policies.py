@@ -87,26 +87,32 @@ def _workers(found: Result) -> list[tuple[Any, ...]]:
             pl.col("trajectory_id").n_unique().alias("trajectories"),
             pl.col("trajectory_id").filter(pl.col("homes") == 1).n_unique().alias("stayed"),
             pl.len().alias("steps"),
-            pl.col("output_tokens").sum().fill_null(0),
+            pl.when(pl.col("output_tokens").count() > 0).then(pl.col("output_tokens").sum()),
         )
     )
     of = {row["worker_id"]: row for row in seen.iter_rows(named=True)}
     names = sorted({name for name, *_ in found.accounts.by_worker if name})
-    tokens = {name: int(of.get(name, {}).get("output_tokens", 0)) for name in names}
-    mean = sum(tokens.values()) / len(names) if names else 0.0
+    # None where it had steps and none of them told.
+    tokens: dict[str, int | None] = {
+        name: of.get(name, {"output_tokens": 0})["output_tokens"] for name in names
+    }
+    told = [count for count in tokens.values() if count is not None]
+    mean = sum(told) / len(told) if told else 0.0
     spent: dict[str, dict[str, int]] = {name: {} for name in names}
     for (name, _, state), amount in found.accounts.by_worker.items():
         if name is not None:
             spent[name][state] = spent[name].get(state, 0) + amount
     rows: list[tuple[Any, ...]] = []
-    for name in sorted(names, key=lambda one: (-tokens[one], one)):
+    for name in sorted(names, key=lambda one: (-(tokens[one] or 0), one)):
         mine, whole = of.get(name, {}), sum(spent[name].values())
         shares = [
             sum(spent[name].get(state, 0) for state in states) / whole if whole else 0.0
             for states in (BUSY, ("queued",), ("tail_bubble", "starved_gap"))
         ]
         counts = [int(mine.get(key, 0)) for key in ("trajectories", "stayed", "steps")]
-        rows.append((name, *counts, tokens[name], tokens[name] / mean if mean else None, *shares))
+        made = tokens[name]
+        times = made / mean if mean and made is not None else None
+        rows.append((name, *counts, made, times, *shares))
     return rows
 
 

@@ -123,10 +123,10 @@ TAIL = Query(
             f"SELECT {at} AS place, '{metric}' AS metric, CAST({metric} AS DOUBLE) AS v FROM t"
             for at, metric in enumerate(_METRICS)
         )
-        + ") SELECT place, metric, count(*) AS count, quantile_cont(v, 0.5) AS p50,"
+        + ") SELECT place, metric, count(v) AS count, quantile_cont(v, 0.5) AS p50,"
         " quantile_cont(v, 0.9) AS p90, quantile_cont(v, 0.99) AS p99, max(v) AS max,"
         " max(v) / nullif(quantile_cont(v, 0.5), 0) AS max_over_median"
-        " FROM m GROUP BY place, metric"
+        " FROM m GROUP BY place, metric HAVING count(v) > 0"
     ),
     order="place",
 )

@@ -20,6 +20,8 @@ def tokens(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     figure = base.blank(mode, height=260, x="step", y="tokens")
     named = (("input_tokens", "prompt"), ("cached_tokens", "cached"), ("output_tokens", "output"))
     for place, (column, name) in enumerate(named):
+        if rows[column].null_count() == rows.height:
+            continue
         figure.add_trace(
             go.Scatter(
                 name=name,
@@ -36,7 +38,10 @@ def tokens(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
 def predictions(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     """What was said to be left at each step (p10 to p90), and what was."""
     ordered = steps.sort("step_index", "start_ns").with_columns(
-        left=pl.col("output_tokens").fill_null(0).cum_sum(reverse=True)
+        # Unknown from a step on that does not tell its output, as seen from before it.
+        left=pl.when(pl.col("output_tokens").is_null().cum_max(reverse=True).not_()).then(
+            pl.col("output_tokens").cum_sum(reverse=True)
+        )
     )
     said = base.thinned(ordered.filter(pl.col("predicted_p50").is_not_null()), "left", LINES)
     figure = base.blank(mode, height=260, x="step", y="output still to come (tokens)")

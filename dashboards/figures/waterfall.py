@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import plotly.graph_objects as go
 import polars as pl
 
+from heddle.collector.phases import PHASES, UNKNOWN, phases
 from heddle.dashboards import theme
 from heddle.dashboards.figures import base
 
@@ -19,12 +22,13 @@ TOOLS: Final = "tools"
 GAPS: Final = "gaps"
 GAP_NS: Final = 500_000_000
 """Shorter ones are the agent's own thinking between a tool's end and the next step."""
-PHASES: Final = ("held", "queue", "prefill", "decode")
-STEP: Final = ("step_index", "worker_id", "start_ns", "end_ns", *(f"{one}_ns" for one in PHASES))
-TOOL: Final = ("tool_name", "error_type", "start_ns", "end_ns")
-MOVE: Final = ("move_source", "move_target", "start_ns", "end_ns")
+WHEN: Final = ("start_ns", "end_ns", "state")
+STEP: Final = ("step_index", "worker_id", *WHEN, *(f"{one}_ns" for one in PHASES))
+TOOL: Final = ("tool_name", "error_type", *WHEN)
+MOVE: Final = ("move_source", "move_target", "start_ns", "end_ns", "hidden_s", "exposed_s")
 ORDER: Final = ("start_ns", "lane", "end_ns")
 ERROR: Final = "#c62828"
+Closed: TypeAlias = Callable[[dict[str, Any]], int]
 
 
 class Piece(NamedTuple):
@@ -43,10 +47,21 @@ class Piece(NamedTuple):
 def pieces(
     steps: pl.DataFrame, tools: pl.DataFrame, moves: pl.DataFrame, *, now_ns: int
 ) -> list[Piece]:
-    """By start, then lane; what has not ended yet runs to `now_ns` as one `running` piece."""
-    found = [piece for row in _rows(steps, STEP) for piece in _step(row, now_ns)]
-    found += [_tool(row, now_ns) for row in _rows(tools, TOOL)]
-    found += [_move(row, now_ns) for row in _rows(moves, MOVE)]
+    """By start, then lane. What still runs goes on to `now_ns` as one `running` piece; `unknown` is
+    what nobody told: steps without phases, steps that are missing, ends that never came.
+    """
+    ordered = steps.sort("start_ns", "step_index")
+    starts: list[int] = ordered["start_ns"].drop_nulls().to_list()
+
+    def closed(row: dict[str, Any]) -> int:
+        """Where what has no end is drawn to, as the collector has it: its next step, else now."""
+        at = bisect_right(starts, row["start_ns"])
+        return starts[at] if at < len(starts) else max(now_ns, row["start_ns"])
+
+    found = [piece for row in _rows(ordered, STEP) for piece in _step(row, closed)]
+    found += [_tool(row, closed) for row in _rows(tools, TOOL)]
+    found += [piece for row in _rows(moves, MOVE) for piece in _move(row, now_ns)]
+    found += _missing(ordered)
     return sorted(found, key=itemgetter(*(Piece._fields.index(one) for one in ORDER)))
 
 
@@ -55,35 +70,92 @@ def _rows(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[dict[str, Any
     return frame.select(columns).iter_rows(named=True)
 
 
-def _step(row: dict[str, Any], now_ns: int) -> Iterator[Piece]:
+def _step(row: dict[str, Any], closed: Closed) -> Iterator[Piece]:
     lane, said = str(row["worker_id"] or "no worker yet"), f"step {row['step_index']}"
-    at, end = row["start_ns"], row["end_ns"]
-    if end is None:
-        yield Piece("running", lane, at, max(now_ns, at), said)
+    if row["end_ns"] is None:
+        yield Piece(_going(row), lane, row["start_ns"], closed(row), said)
         return
-    for phase in PHASES:
-        length = row[f"{phase}_ns"] or 0
-        if length > 0:
-            yield Piece(phase, lane, at, at + length, said)
-            at += length
-    if end > at:
-        yield Piece("rest", lane, at, end, said)
+    for phase, start_ns, end_ns in phases(row):
+        yield Piece(phase, lane, start_ns, end_ns, said)
 
 
-def _tool(row: dict[str, Any], now_ns: int) -> Piece:
+def _going(row: dict[str, Any]) -> str:
+    """What a thing without an end is: it runs, unless its end will never come."""
+    return UNKNOWN if row["state"] == "abandoned" else "running"
+
+
+def _tool(row: dict[str, Any], closed: Closed) -> Piece:
     said = str(row["tool_name"] or "tool") + (
         f" ({row['error_type']})" if row["error_type"] else ""
     )
-    end = row["end_ns"]
-    if end is None:
-        return Piece("running", TOOLS, row["start_ns"], max(now_ns, row["start_ns"]), said)
-    return Piece("tool", TOOLS, row["start_ns"], end, said)
+    if row["end_ns"] is None:
+        return Piece(_going(row), TOOLS, row["start_ns"], closed(row), said)
+    return Piece("tool", TOOLS, row["start_ns"], row["end_ns"], said)
 
 
-def _move(row: dict[str, Any], now_ns: int) -> Piece:
+def _move(row: dict[str, Any], now_ns: int) -> Iterator[Piece]:
+    """First what a tool hid, then what the trajectory waited for; without a word, all of it."""
     said = f"{row['move_source']} to {row['move_target']}"
-    end = row["end_ns"] or max(now_ns, row["start_ns"])
-    return Piece("move", str(row["move_target"] or TOOLS), row["start_ns"], end, said)
+    lane, start_ns = str(row["move_target"] or TOOLS), row["start_ns"]
+    if row["end_ns"] is None:
+        yield Piece("running", lane, start_ns, max(now_ns, start_ns), said)
+        return
+    length_ns = row["end_ns"] - start_ns
+    waited_ns = length_ns - round((row["hidden_s"] or 0) * 1e9)
+    if row["exposed_s"] is not None:
+        waited_ns = round(row["exposed_s"] * 1e9)
+    turn_ns = row["end_ns"] - min(max(waited_ns, 0), max(length_ns, 0))
+    if turn_ns > start_ns:
+        yield Piece("hidden", lane, start_ns, turn_ns, said)
+    if row["end_ns"] > turn_ns:
+        yield Piece("move", lane, turn_ns, row["end_ns"], said)
+
+
+def _missing(ordered: pl.DataFrame) -> Iterator[Piece]:
+    """From the step before to the step after where an index is missing: its span was lost."""
+    known = ordered.filter(pl.all_horizontal(pl.col("step_index", "start_ns").is_not_null()))
+    rows = known.select("step_index", "start_ns", "end_ns").rows()
+    for (before, _, end_ns), (after, start_ns, _) in pairwise(rows):
+        if after > before + 1 and end_ns is not None and start_ns > end_ns:
+            which = f"step {before + 1}"
+            which += f" to {after - 1}" if after > before + 2 else ""
+            yield Piece(UNKNOWN, GAPS, end_ns, start_ns, f"{which} never came")
+
+
+RANKED: Final[tuple[str, ...]] = (
+    "decode",
+    "prefill",
+    "move",
+    "queue",
+    "held",
+    "tool",
+    UNKNOWN,
+    "running",
+)
+"""Which phase counts where several last, as the collector has it; `hidden` is a tool's time."""
+
+
+def parts(found: Sequence[Piece], start_ns: int, end_ns: int) -> dict[str, int]:
+    """Phase to nanoseconds of [start_ns, end_ns), each instant in one; they sum to all of it.
+
+    What no piece covers is the orchestrator's, `rest`: between a tool's end and the next step.
+    """
+    changes: list[tuple[int, int, int]] = []
+    ranks = {phase: rank for rank, phase in enumerate(RANKED)}
+    for piece in found:
+        begin, end = max(piece.start_ns, start_ns), min(piece.end_ns, end_ns)
+        if piece.phase in ranks and begin < end:
+            changes += [(begin, ranks[piece.phase], 1), (end, ranks[piece.phase], -1)]
+    spent: dict[str, int] = dict.fromkeys((*RANKED, "rest"), 0)
+    lasting, at = [0] * len(RANKED), start_ns
+    for moment, rank, change in sorted(changes):
+        if moment > at:
+            now = next((phase for phase, n in zip(RANKED, lasting, strict=True) if n), "rest")
+            spent[now] += moment - at
+            at = moment
+        lasting[rank] += change
+    spent["rest"] += max(end_ns - at, 0)
+    return {phase: ns for phase, ns in spent.items() if ns}
 
 
 def gaps(found: Sequence[Piece]) -> list[Piece]:

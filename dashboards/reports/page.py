@@ -125,7 +125,8 @@ def _drawn(report: Report, marks: int) -> Iterable[str]:
     if not report.pieces:
         yield '<p class="soft">No step of it has been seen.</p>'
         return
-    yield drawing.parts(report.parts_ns) + _legend(report.parts_ns)
+    parts_ns = report.parts_ns
+    yield drawing.parts(parts_ns) + _legend(parts_ns)
     yield "<h2>Moment by moment</h2>" + drawing.waterfall(report.pieces, marks)
     if len(report.pieces) > marks:
         left = len(report.pieces) - marks
@@ -172,7 +173,7 @@ def _figures(report: Report) -> str:
         ("Prompt cached", theme.percent(report.cached_share)),
         ("In tools", theme.seconds(row["tool_s"])),
         ("Moves", row["moves"] or 0),
-        ("Retractions", row["retractions"] or 0),
+        ("Retractions", theme.count(row["retractions"])),
         ("Errors", row["errors"] or 0),
     ]
     if row["reward"] is not None:

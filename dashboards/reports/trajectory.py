@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 import polars as pl
 
 from heddle.collector.errors import CollectorError
-from heddle.dashboards.figures.waterfall import Piece, pieces
+from heddle.dashboards.figures.waterfall import Piece, parts, pieces
 
 FORMAT: Final = 1
 """Of the JSON; a reader of another number should look before it parses."""
@@ -64,11 +64,14 @@ class Report:
 
     @property
     def parts_ns(self) -> dict[str, int]:
-        """Phase to nanoseconds over all that ended; what no span covers is `rest`."""
-        sums: dict[str, int] = {}
-        for piece in self.pieces:
-            sums[piece.phase] = sums.get(piece.phase, 0) + piece.end_ns - piece.start_ns
-        return sums
+        """Phase to nanoseconds of its duration, to which they sum; each instant counts once."""
+        start_ns = self.summary["start_ns"]
+        if start_ns is None:
+            start_ns = min((piece.start_ns for piece in self.pieces), default=0)
+        duration_s = self.summary["duration_s"]
+        if duration_s is None:
+            return parts(self.pieces, start_ns, max([start_ns, *(p.end_ns for p in self.pieces)]))
+        return parts(self.pieces, start_ns, start_ns + round(duration_s * 1e9))
 
     @property
     def errors(self) -> list[tuple[int, str]]:
@@ -85,8 +88,9 @@ class Report:
 
     @property
     def cached_share(self) -> float | None:
-        asked = self.summary["input_tokens"] or 0
-        return (self.summary["cached_tokens"] or 0) / asked if asked else None
+        """Of the prompts of steps that told how much was cached; None where none did."""
+        asked, hits = self.summary["looked_up_tokens"], self.summary["cached_tokens"]
+        return hits / asked if asked and hits is not None else None
 
     @property
     def file_stem(self) -> str:

@@ -225,6 +225,7 @@ class Story:
     ) -> None:
         steps, tools = self._mine("steps", key), self._mine("tool_calls", key)
         sums = {name: sum(row[name] for row in steps) for name in _SUMMED}
+        sums["looked_up_tokens"] = sums["input_tokens"]
         phases = {f"{p}_s": sum(row[f"{p}_ns"] for row in steps) / SECOND for p in _PHASES}
         self.rows["trajectories"].append(
             {

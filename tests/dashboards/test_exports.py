@@ -97,6 +97,24 @@ def test_a_trace_keeps_every_nanosecond_and_every_slice(story: Story) -> None:
     assert HOSTILE in {event["name"] for event in body["traceEvents"]}
 
 
+def test_a_trace_calls_what_no_step_told_unknown_and_ends_no_phase_after_its_step() -> None:
+    story = Story(("verl",), trajectories=1)
+    blind, long = story.rows["steps"][:2]
+    blind.update(held_ns=0, queue_ns=5, prefill_ns=None, decode_ns=None, retractions=None)
+    long.update(held_ns=0, queue_ns=0, prefill_ns=7, decode_ns=10**12)
+    sink = io.BytesIO()
+    write_trace(story, sink, {"run": RUN})
+    events = json.loads(sink.getvalue(), parse_float=str)["traceEvents"]
+    slices = [(e["name"], _ns(e["dur"])) for e in events if e["ph"] == "X"]
+    at = slices.index(("step 0", blind["end_ns"] - blind["start_ns"]))
+    rest = blind["end_ns"] - blind["start_ns"] - 5
+    assert slices[at + 1 : at + 3] == [("queue", 5), ("unknown", rest)]
+    at = slices.index(("step 1", long["end_ns"] - long["start_ns"]))
+    assert slices[at + 2] == ("decode", long["end_ns"] - long["start_ns"] - 7)
+    told = [e["args"] for e in events if e["name"] == "step 0"]
+    assert "retractions" not in told[0]
+
+
 def test_counters_of_a_trace_go_up_and_come_back_to_nothing(story: Story) -> None:
     sink = io.BytesIO()
     write_trace(story, sink, {"run": RUN, "rollout": "rollout-1"})

@@ -184,10 +184,10 @@ def test_a_running_step_is_drawn_to_now() -> None:
     assert [(piece.phase, piece.end_ns) for piece in found] == [("running", 7 * SECOND)]
 
 
-def test_missing_phases_leave_the_whole_step_as_rest() -> None:
+def test_nobody_knows_what_a_step_without_phases_was() -> None:
     bare = _step(held_ns=None, queue_ns=None, prefill_ns=None, decode_ns=None, worker_id=None)
     found = waterfall.pieces(bare, frame("tool_calls", []), frame("moves", []), now_ns=0)
-    assert [(piece.phase, piece.lane) for piece in found] == [("rest", "no worker yet")]
+    assert [(piece.phase, piece.lane) for piece in found] == [("unknown", "no worker yet")]
 
 
 def test_plotly_labels_cannot_become_markup() -> None:

@@ -46,12 +46,25 @@ def test_json_keeps_nanoseconds_as_integers(story: Story) -> None:
     assert all(isinstance(ns, int) for ns in body["parts_ns"].values())
 
 
-def test_parts_sum_to_steps_tools_and_moves(story: Story) -> None:
+def test_parts_sum_to_the_whole_of_every_trajectory(story: Story) -> None:
+    for row in story.query("trajectories").iter_rows(named=True):
+        report = trajectory_report(story, RUN, row["trajectory_id"])
+        assert sum(report.parts_ns.values()) == round(row["duration_s"] * 1e9)
+
+
+def test_what_no_step_told_is_not_told_as_zero() -> None:
+    story = Story(("verl",), trajectories=1)
     name = _longest(story)
+    asked = ("output_tokens", "cached_tokens", "looked_up_tokens", "retractions", "held_s")
+    for row in story.rows["trajectories"]:
+        row.update(dict.fromkeys(asked))
     report = trajectory_report(story, RUN, name)
-    frames = [story.query(table, trajectory=name) for table in ("steps", "tool_calls", "moves")]
-    spent = sum((f["end_ns"] - f["start_ns"]).sum() for f in frames)
-    assert sum(report.parts_ns.values()) == spent
+    assert report.cached_share is None
+    page = report.to_html()
+    for said in ("Output tokens", "Prompt cached", "Retractions"):
+        assert f"<dt>{said}</dt><dd>–</dd>" in page
+    summary = json.loads(report.to_json())["summary"]
+    assert {name: summary[name] for name in asked} == dict.fromkeys(asked)
 
 
 @pytest.mark.parametrize(
