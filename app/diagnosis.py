@@ -16,7 +16,7 @@ from heddle.app import show
 from heddle.app.errors import fail
 from heddle.collector.client import CollectorClient
 from heddle.collector.decompose import PARTS, REWRITTEN
-from heddle.collector.states import STATES
+from heddle.collector.states import STATES, is_told
 
 BAR: Final = 40
 _STYLES: Final = {
@@ -102,7 +102,7 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
 def print_all(found: Diagnosis, top: int) -> None:
     """The whole page; findings first, since they say what to do."""
     _head(found)
-    _findings(found.frames["findings"])
+    _findings(found)
     _partition(found)
     _measured(found)
     _blame(found, top)
@@ -130,9 +130,19 @@ def _head(found: Diagnosis) -> None:
         )
 
 
-def _findings(rows: pl.DataFrame) -> None:
+def _states(found: Diagnosis) -> dict[str, int]:
+    """State to GPU-ns."""
+    rows = found.frames["partition"].group_by("state").agg(pl.col("gpu_ns").sum())
+    return dict(rows.iter_rows())
+
+
+def _findings(found: Diagnosis) -> None:
+    rows = found.frames["findings"]
     if rows.is_empty():
-        show.OUT.print("\n[bold]Findings[/bold]: none. Every rule is below its threshold.")
+        said = "none. Every rule is below its threshold."
+        if not is_told(_states(found)):
+            said = "none, but nobody told what any GPU did: most rules cannot judge."
+        show.OUT.print(f"\n[bold]Findings[/bold]: {said}")
         return
     show.OUT.print("\n[bold]Findings[/bold]")
     for row in rows.iter_rows(named=True):
@@ -144,8 +154,7 @@ def _findings(rows: pl.DataFrame) -> None:
 
 
 def _partition(found: Diagnosis) -> None:
-    rows = found.frames["partition"].group_by("state").agg(pl.col("gpu_ns").sum())
-    amounts = dict(rows.iter_rows())
+    amounts = _states(found)
     total = found.accounts["total_gpu_ns"] or 1
     show.OUT.print("\n[bold]Where GPU time went[/bold]")
     for state in STATES:
@@ -155,9 +164,12 @@ def _partition(found: Diagnosis) -> None:
             seconds = amounts[state] / 1e9
             show.OUT.print(f"{state:<13}{share:>7.1%}{seconds:>12,.1f} GPU-s  [{style}]{bar}[/]")
     told = found.frames["efficiency"].row(0, named=True)
-    busy = told["busy_gpu_ns"] or 1
+    if not is_told(amounts):
+        return
+    busy = told["busy_gpu_ns"]
+    full = f"{told['effective_gpu_ns'] / busy:.0%} full" if busy else "never seen"
     show.OUT.print(
-        f"busy engines were {told['effective_gpu_ns'] / busy:.0%} full (batch of "
+        f"busy engines were {full} (batch of "
         f"{told['saturated']}); of starving GPU time {told['recoverable_gpu_ns'] / 1e9:,.1f} GPU-s "
         f"were recoverable, {told['unavoidable_gpu_ns'] / 1e9:,.1f} unavoidable"
     )

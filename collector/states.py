@@ -48,6 +48,14 @@ FLEET_STATES: Final[tuple[State, ...]] = ("tail_bubble", "starved_gap")
 """States answered for by whoever is still live anywhere."""
 
 
+UNTOLD: Final[tuple[State, ...]] = ("unknown", "unallocated")
+
+
+def is_told(gpu_ns: Mapping[str, int]) -> bool:
+    """Whether a partition (state to GPU-ns) says of any GPU what it did."""
+    return any(ns > 0 and state not in UNTOLD for state, ns in gpu_ns.items())
+
+
 def live(on: Mapping[Kind, Bools]) -> Bools:
     """Pieces in which any trajectory is live on the worker."""
     return np.logical_or.reduce([on[kind] for kind in LIVE_KINDS])

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from heddle.collector.states import is_told
 from heddle.dashboards import theme
 
 PARTS: Final = {
@@ -23,15 +24,32 @@ REST: Final = "rest_s"
 
 
 def busy_share(states: Mapping[str, int]) -> float | None:
-    """Share of GPU time with a forward in flight; None of nothing."""
-    total = sum(states.values())
-    return sum(states.get(state, 0) for state in theme.BUSY) / total if total else None
+    """Share of GPU time with a forward in flight; None where nobody told what any GPU did."""
+    if not is_told(states):
+        return None
+    return sum(states.get(state, 0) for state in theme.BUSY) / sum(states.values())
 
 
 def share(states: Mapping[str, int], state: str) -> float | None:
-    """Share of GPU time in one state; None of nothing."""
-    total = sum(states.values())
-    return states.get(state, 0) / total if total else None
+    """Share of GPU time in one state; None where nobody told what any GPU did."""
+    return states.get(state, 0) / sum(states.values()) if is_told(states) else None
+
+
+def untold(states: Mapping[str, int], *, has_begun: bool) -> str | None:
+    """Why there is nothing to show of GPU time: nothing came, or nothing of it is accounted."""
+    if is_told(states):
+        return None
+    if not has_begun:
+        return "Nothing of this rollout has been seen yet."
+    if not states:
+        return (
+            "Nothing of this rollout's GPU time is accounted: no span says of how many GPUs its "
+            "workers are made (heddle.degree)."
+        )
+    return (
+        "What the GPUs of this rollout did is unknown: no step of it says how long its prefill and "
+        "decode took (heddle.prefill_s, heddle.decode_s)."
+    )
 
 
 def largest_loss(states: Mapping[str, int]) -> str | None:

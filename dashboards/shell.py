@@ -5,7 +5,7 @@ A page is a function of a Scope; it is called only when there is something to sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,6 +14,7 @@ import polars as pl
 import streamlit as st
 
 from heddle.collector.errors import CollectorError, CollectorUnreachable
+from heddle.collector.states import is_told
 from heddle.dashboards import below, cards, client, facts, nav, presence, scope
 
 ZONES: Final = (
@@ -63,6 +64,13 @@ class Scope:
         """The named query about the chosen rollout."""
         settled = not self.is_running
         return client.ask(name, settled=settled, run=self.run, rollout=self.rollout_id, **filters)
+
+    def untold(self, states: Mapping[str, int]) -> str | None:
+        """Why its GPU time (state to GPU-ns) shows nothing, where it does not; as of now."""
+        if is_told(states):
+            return None
+        seen = self.ask("trajectories", limit=1)
+        return facts.untold(states, has_begun=not seen.is_empty())
 
     @property
     def before(self) -> dict[str, Any] | None:

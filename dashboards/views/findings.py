@@ -5,6 +5,7 @@ The collector's findings and blame: asked last, since both need the rollout's wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
@@ -23,10 +24,13 @@ BLAME: Final[dict[str, Any]] = {
 }
 
 
-def panel(chosen: shell.Scope) -> None:
-    """Findings with their knobs; a page stands without them where they are refused."""
+def panel(chosen: shell.Scope, states: Mapping[str, int]) -> None:
+    """Findings with their knobs; a page stands without them where they are refused.
+
+    *states* is the rollout's GPU time: of none, no rule can say that nothing is wrong.
+    """
     try:
-        sentences(chosen.ask("findings"))
+        sentences(chosen.ask("findings"), chosen.untold(states))
     except CollectorError as refused:
         st.caption(f"No findings: {cards.plain(refused)}")
 
@@ -42,10 +46,12 @@ def blamed(chosen: shell.Scope) -> None:
         blame(found, "overview_blame", opens=True)
 
 
-def sentences(found: pl.DataFrame) -> None:
+def sentences(found: pl.DataFrame, untold: str | None) -> None:
     """Two lines a finding: the sentence; what to change, and what shows it."""
     st.subheader("Findings", anchor=False)
-    if found.is_empty():
+    if untold is not None:
+        st.caption(f"{cards.plain(untold)} Most rules cannot judge without.")
+    elif found.is_empty():
         st.caption("No rule found anything wrong with this rollout.")
     for row in found.iter_rows(named=True):
         lost = f" ({row['lost_share']:.0%} of GPU time at most)" if row["lost_share"] else ""

@@ -56,14 +56,23 @@ def _body(chosen: shell.Scope) -> None:
         partial(shell.apart, _blame, chosen),
         partial(_path, chosen),
         partial(_counters, chosen),
-        partial(findings.panel, chosen),
+        partial(_findings, chosen),
     )
+
+
+def _states(chosen: shell.Scope) -> dict[str, int]:
+    return accounts.by_state(chosen.ask("partition"))
+
+
+def _findings(chosen: shell.Scope) -> None:
+    findings.panel(chosen, _states(chosen))
 
 
 def _worth(chosen: shell.Scope) -> None:
     split = chosen.ask("efficiency")
-    if split.is_empty() or not split["total_gpu_ns"][0]:
-        st.caption("Nothing of this rollout has been accounted yet.")
+    untold = chosen.untold(_states(chosen))
+    if untold or split.is_empty() or not split["total_gpu_ns"][0]:
+        st.caption(cards.plain(untold or "There is no time in this rollout yet."))
         return
     row = split.row(0, named=True)
     total = row["total_gpu_ns"]
@@ -92,7 +101,7 @@ def _partition(chosen: shell.Scope) -> None:
         )
     parts = chosen.ask("partition")
     if parts.is_empty():
-        st.caption("No worker has been seen in this rollout yet.")
+        st.caption(cards.plain(chosen.untold({})))
         return
     lanes = _rollouts(chosen) if by == "rollout" else facts.lanes(parts, by)
     shown = dict(list(lanes.items())[:LANES])
@@ -134,7 +143,8 @@ def _blame(chosen: shell.Scope) -> None:
     )
     blamed = chosen.ask("blame", by=by)
     if blamed.is_empty():
-        st.caption("No idle time is blamed on any.")
+        untold = chosen.untold(_states(chosen))
+        st.caption(cards.plain(untold) if untold else "No GPU was idle.")
     else:
         findings.blame(blamed, f"idle_blame_{by}", opens=by == "trajectory")
 

@@ -55,20 +55,25 @@ def _panels(chosen: shell.Scope) -> None:
     cards.numbers(_numbers(chosen, states, window))
     shell.apart(_rollouts, chosen)
     last = facts.stragglers(chosen.ask("trajectories"), window["end_ns"])
-    if states:
+    if not last.is_empty():
         rest.markdown(said + _blame(last))
-    shell.later("overview", partial(_rest, chosen, window, last))
+    shell.later("overview", partial(_rest, chosen, window, states, last))
 
 
-def _rest(chosen: shell.Scope, window: Mapping[str, Any], last: pl.DataFrame) -> None:
+def _rest(
+    chosen: shell.Scope,
+    window: Mapping[str, Any],
+    states: Mapping[str, int],
+    last: pl.DataFrame,
+) -> None:
     """Light questions first: findings and blame need the rollout's whole account."""
     found, pieces, listed, blamed = (st.container() for _ in range(4))
     with listed:
         _stragglers(last)
     with pieces:
-        _strip(chosen, window)
+        _strip(chosen, window, states)
     with found:
-        findings.panel(chosen)
+        findings.panel(chosen, states)
     with blamed:
         findings.blamed(chosen)
 
@@ -101,7 +106,7 @@ def _headline(chosen: shell.Scope, states: Mapping[str, int], window: Mapping[st
     """The finding in a sentence or two, names from spans escaped."""
     busy, loss = facts.busy_share(states), facts.largest_loss(states)
     if busy is None:
-        return "Nothing of this rollout has been accounted yet."
+        return cards.plain(chosen.untold(states))
     gpus, wall = window["gpus"], theme.nanoseconds(window["wall_ns"])
     said = f"**{busy:.0%} busy** over {wall} on {gpus or '?'} GPUs"
     if chosen.is_running:
@@ -234,11 +239,11 @@ def _rollouts(chosen: shell.Scope) -> None:
         st.caption(f"{more}{ends}")
 
 
-def _strip(chosen: shell.Scope, window: Mapping[str, Any]) -> None:
+def _strip(chosen: shell.Scope, window: Mapping[str, Any], states: Mapping[str, int]) -> None:
     st.subheader("Workers, moment by moment", anchor=False)
     strips = chosen.ask("strips")
     if strips.is_empty():
-        st.caption("No worker has been seen in this rollout yet.")
+        st.caption(cards.plain(chosen.untold(states)))
         return
     st.caption(
         f"{cards.plain(facts.label(chosen.rollout))}, from "

@@ -206,7 +206,7 @@ def _decisions(report: Report) -> None:
 
 def _tools(report: Report) -> None:
     if report.tools.is_empty() and report.moves.is_empty():
-        st.caption("It called no tool and stayed where it was.")
+        st.caption("No tool call and no move of it has been seen.")
     if not report.tools.is_empty():
         cards.table(report.tools, "trajectory_tools", columns=TOOLS)
     if not report.moves.is_empty():

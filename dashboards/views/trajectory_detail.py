@@ -131,7 +131,7 @@ def neighbours(frame: pl.DataFrame, report: Report) -> None:
     group, others = report.summary["group_id"], pl.col("trajectory_id") != report.trajectory
     mine = frame.clear() if group is None else frame.filter(others, pl.col("group_id") == group)
     if mine.is_empty():
-        st.caption("It is alone in its group.")
+        st.caption("It names no group." if group is None else "It is alone in its group.")
         return
     cards.table(
         mine.sort("duration_s", descending=True, nulls_last=True),

@@ -376,3 +376,21 @@ def test_a_wrong_choice_names_the_right_ones(client):
 def test_names_that_senders_made_up_steer_no_table_and_no_terminal(capsys):
     show.table(["tool", "s"], [["[/bold]\x1b[31m=cmd()", "1"]])
     assert "[/bold]\N{REPLACEMENT CHARACTER}[31m=cmd()" in capsys.readouterr().out
+
+
+def test_a_rollout_whose_gpus_nobody_described_is_not_called_sound(tmp_path, capsys):
+    settings = CollectorSettings(data_dir=tmp_path, http_port=0, grpc_port=0, query_port=0)
+    with running(settings) as ports:
+        emitter = Emitter(f"http://127.0.0.1:{ports.http}", service="test")
+        send(emitter, "chat", "chat m", ("t", 0), 1, 7, **{"gen_ai.conversation.id": "t"})
+        send(emitter, "heddle.rollout", "heddle.rollout", ("rollout", "ro"), 0, 10)
+        assert emitter.flush(30)
+        emitter.close()
+        with CollectorClient(f"http://127.0.0.1:{ports.query}") as client:
+            diagnosis.print_all(
+                diagnosis.ask(client, diagnosis.newest(client, None, None), laws=(), price=2), 3
+            )
+    said = capsys.readouterr().out
+    assert "Every rule is below its threshold" not in said
+    assert "nobody told what any GPU did" in said
+    assert "% full" not in said

@@ -98,7 +98,9 @@ def test_a_trace_keeps_every_nanosecond_and_every_slice(story: Story) -> None:
 
 
 def test_a_trace_calls_what_no_step_told_unknown_and_ends_no_phase_after_its_step() -> None:
-    story = Story(("verl",), trajectories=1)
+    story = Story(("verl",), trajectories=8)
+    whose = next(row for row in story.rows["steps"] if row["step_index"] == 1)["trajectory_id"]
+    story.rows["steps"] = [row for row in story.rows["steps"] if row["trajectory_id"] == whose]
     blind, long = story.rows["steps"][:2]
     blind.update(held_ns=0, queue_ns=5, prefill_ns=None, decode_ns=None, retractions=None)
     long.update(held_ns=0, queue_ns=0, prefill_ns=7, decode_ns=10**12)
