@@ -151,6 +151,10 @@ MEASURES: Final = {
 """What a trajectory's length is measured in, with its unit."""
 
 
+WHOLE: Final = ("output_tokens", "steps")
+"""Of the measures, those that are counted."""
+
+
 def spelled(measure: str) -> str:
     """A measure as an axis names it."""
     return MEASURES.get(measure, measure)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 import polars as pl
 
+from heddle.dashboards.figures import ticks
 from heddle.dashboards.theme import INK, Meaning, Mode, count
 
 MARKS: Final = 2_000
@@ -113,16 +114,24 @@ def faded(colour: str, share: float = 0.2) -> str:
     return f"rgba({red},{green},{blue},{share})"
 
 
-def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Ticks at 1, 2 and 5 of each decade between, or at the decades alone where there are many."""
+def log_ticks(low: float, high: float, *, whole: bool = False) -> dict[str, Any]:
+    """A logarithmic axis with readable numbers however wide it is; `whole` of what is counted."""
     if not 0 < low <= high:
         return {"type": "log"}
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    steps = (1, 2, 5) if last - first <= 3 else (1,)
-    values = [step * 10.0**decade for decade in range(first, last + 1) for step in steps]
-    kept = [value for value in values if low * 0.7 <= value <= high * 1.5]
-    words = [count(value).replace(".0", "") if value >= 1000 else f"{value:g}" for value in kept]
-    return {"type": "log", "tickvals": kept, "ticktext": words}
+    values = ticks.logarithmic(low, high, whole=whole)
+    return {"type": "log", "tickvals": values, "ticktext": ticks.words(values, _short)}
+
+
+def whole_ticks(values: Iterable[float | None], *, from_zero: bool = True) -> dict[str, Any]:
+    """Of an axis that counts: no number between two."""
+    known = [value for value in values if value is not None]
+    low = 0.0 if from_zero else min(known, default=0.0)
+    step = ticks.round_step(max([*known, low]) - low)
+    return {"tick0": 0, "dtick": max(step, 1.0)}
+
+
+def _short(value: float) -> str:
+    return count(value).replace(".0", "") if value >= 1000 else f"{value:g}"
 
 
 def config() -> dict[str, Any]:

@@ -68,8 +68,8 @@ def predicted(known: pl.DataFrame, mode: theme.Mode) -> go.Figure:
             hovertemplate="%{customdata}<br>%{x:.0f} predicted, %{y:.0f} came<extra></extra>",
         )
     )
-    figure.update_xaxes(base.log_ticks(low, high))
-    figure.update_yaxes(base.log_ticks(low, high))
+    figure.update_xaxes(base.log_ticks(low, high, whole=True))
+    figure.update_yaxes(base.log_ticks(low, high, whole=True))
     figure.update_layout(showlegend=False)
     return figure
 
@@ -99,7 +99,7 @@ def parts(top: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     return figure
 
 
-def drift(found: pl.DataFrame, mode: theme.Mode, *, unit: str) -> go.Figure:
+def drift(found: pl.DataFrame, mode: theme.Mode, *, unit: str, whole: bool = False) -> go.Figure:
     """Median, p99 and the longest of each rollout in their order, upright logarithmic."""
     rows = found.sort("start_ns").tail(base.MARKS // 3)
     figure = base.blank(mode, height=280, x="rollout", y=unit)
@@ -119,6 +119,6 @@ def drift(found: pl.DataFrame, mode: theme.Mode, *, unit: str) -> go.Figure:
         )
     values = [v for name in ("p50", "p99", "max") for v in rows[name].drop_nulls() if v > 0]
     if values:
-        figure.update_yaxes(base.log_ticks(min(values), max(values)))
+        figure.update_yaxes(base.log_ticks(min(values), max(values), whole=whole))
     figure.update_xaxes(type="category", nticks=base.NAMES)
     return figure

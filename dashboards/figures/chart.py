@@ -43,6 +43,10 @@ def chart(frame: pl.DataFrame, x: str, y: str, kind: str, mode: theme.Mode) -> g
     xs, ys = _axis(rows[x]), rows[y].cast(pl.Float64).to_list()
     colour = theme.series(0, mode)
     says = f"{titled(x)} %{{x}}<br>{titled(y)} %{{y}}<extra></extra>"
+    for update, name in ((figure.update_xaxes, x), (figure.update_yaxes, y)):
+        if rows[name].dtype.is_integer():
+            is_bar = kind == "bars" and name == y
+            update(base.whole_ticks(rows[name], from_zero=is_bar))
     if kind == "bars":
         figure.add_trace(go.Bar(x=xs, y=ys, marker={"color": colour}, hovertemplate=says))
     else:
@@ -75,4 +79,7 @@ def _histogram(frame: pl.DataFrame, y: str, mode: theme.Mode) -> go.Figure:
                 hovertemplate="%{y} rows near %{x:.4g}<extra></extra>",
             )
         )
+        figure.update_yaxes(base.whole_ticks(counts.tolist()))
+        if frame[y].dtype.is_integer():
+            figure.update_xaxes(base.whole_ticks(values.tolist(), from_zero=False))
     return figure

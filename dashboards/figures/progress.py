@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import plotly.graph_objects as go
@@ -32,7 +33,14 @@ def tokens(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
                 hovertemplate="step %{x}: %{y:,} tokens<extra>%{fullData.name}</extra>",
             )
         )
-    return figure
+    return _counted(figure, rows, [column for column, _ in named])
+
+
+def _counted(figure: go.Figure, rows: pl.DataFrame, columns: Iterable[str]) -> go.Figure:
+    """Steps and tokens are counted."""
+    figure.update_xaxes(base.whole_ticks(rows["step_index"], from_zero=False))
+    values = (value for column in columns for value in rows[column])
+    return figure.update_yaxes(base.whole_ticks(values, from_zero=False))
 
 
 def predictions(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
@@ -63,4 +71,4 @@ def predictions(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
                 hovertemplate="step %{x}: %{y:,.0f} tokens<extra>%{fullData.name}</extra>",
             )
         )
-    return figure
+    return _counted(figure, said, ("predicted_p10", "predicted_p90", "predicted_p50", "left"))

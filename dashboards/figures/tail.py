@@ -23,7 +23,9 @@ SAMPLES: Final = base.CLOUD // GROUPS
 """Dots of a group at most, evenly by rank, its longest among them."""
 
 
-def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) -> go.Figure:
+def ccdf(
+    values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str, whole: bool = False
+) -> go.Figure:
     """Share of trajectories longer than x, both axes logarithmic; one line a rollout."""
     figure = base.blank(mode, height=320, x=unit, y="share longer (%)")
     for index, (label, sample) in enumerate(values.items()):
@@ -33,7 +35,9 @@ def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) 
                 name=base.short(label, 36),
                 x=xs,
                 y=[100 * y for y in ys],
-                mode="lines",
+                # One value alone is no line.
+                mode="lines" if len(xs) > 1 else "markers",
+                marker={"size": 9},
                 # Paired rollouts have equal lengths: the chosen one shows beside what covers it.
                 line={
                     "shape": "hv",
@@ -43,7 +47,7 @@ def ccdf(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) 
                 hovertemplate="%{y:.2g} % above %{x:.4g}<extra>%{fullData.name}</extra>",
             )
         )
-    figure.update_xaxes(base.log_ticks(*_bounds(values.values())))
+    figure.update_xaxes(base.log_ticks(*_bounds(values.values()), whole=whole))
     figure.update_yaxes(base.log_ticks(100 / max([2, *map(len, values.values())]), 100))
     figure.update_layout(showlegend=len(values) > 1)
     return figure
@@ -61,7 +65,9 @@ def survival(sample: Sequence[float]) -> tuple[list[float], list[float]]:
     return ordered[kept].tolist(), (1 - kept / size).tolist()
 
 
-def histogram(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str) -> go.Figure:
+def histogram(
+    values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: str, whole: bool = False
+) -> go.Figure:
     """Trajectories per length in logarithmic bins that all rollouts share."""
     figure = base.blank(mode, height=320, x=unit, y="trajectories")
     positive = [value for sample in values.values() for value in sample if value > 0]
@@ -69,14 +75,17 @@ def histogram(values: Mapping[str, Sequence[float]], mode: theme.Mode, *, unit: 
         return figure
     edges = _edges(min(positive), max(positive))
     middles = np.sqrt(edges[:-1] * edges[1:])
+    most = 0
     for index, (label, sample) in enumerate(values.items()):
         counts, _ = np.histogram([value for value in sample if value > 0], bins=edges)
+        most = max(most, int(counts.max()))
         colour = theme.series(index, mode)
         # The chosen rollout is filled and the others are outlines: two fills make mud.
         drawn = _outline if index else _bars
         figure.add_trace(drawn(label, counts, middles, edges, colour))
     figure.update_layout(barmode="overlay", bargap=0.04, showlegend=len(values) > 1)
-    figure.update_xaxes(base.log_ticks(min(positive), max(positive)))
+    figure.update_xaxes(base.log_ticks(min(positive), max(positive), whole=whole))
+    figure.update_yaxes(base.whole_ticks([most]))
     return figure
 
 
@@ -149,6 +158,7 @@ def spread(trajectories: pl.DataFrame, column: str, mode: theme.Mode, *, unit: s
         categoryarray=names,
         autorange="reversed",
     )
-    figure.update_xaxes(base.log_ticks(*_bounds([known[column].cast(pl.Float64).to_list()])))
+    bounds = _bounds([known[column].cast(pl.Float64).to_list()])
+    figure.update_xaxes(base.log_ticks(*bounds, whole=column in theme.WHOLE))
     figure.update_layout(showlegend=False)
     return figure

@@ -11,6 +11,7 @@ from math import log10
 from typing import Final
 
 from heddle.dashboards import theme
+from heddle.dashboards.figures import ticks
 from heddle.dashboards.figures.waterfall import Piece, lanes_of
 
 WIDTH: Final = 960
@@ -55,25 +56,12 @@ def _piece(piece: Piece, row: int, start_ns: int, span_ns: int) -> str:
 
 
 def _axis(span_ns: int, top: int) -> list[str]:
-    step_s = _tick_s(span_ns / 1e9)
     marks: list[str] = []
-    at_s = 0.0
-    while at_s * 1e9 <= span_ns:
+    for at_s in ticks.even(0.0, span_ns / 1e9):
         x = _x(round(at_s * 1e9), span_ns)
         marks.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{top}"/>')
         marks.append(f'<text class="tick" x="{x:.1f}" y="{top + 18}">{at_s:g} s</text>')
-        at_s = round(at_s + step_s, 9)
     return marks
-
-
-def _tick_s(span_s: float) -> float:
-    """A round step that gives between four and ten marks."""
-    step = 1e-6
-    for factor in range(40):
-        step = (1, 2, 5)[factor % 3] * 10 ** (factor // 3 - 6)
-        if span_s / step <= 9:
-            return step
-    return step
 
 
 def survival(points: Sequence[tuple[float, float]]) -> str:
@@ -82,7 +70,10 @@ def survival(points: Sequence[tuple[float, float]]) -> str:
     if not known:
         return ""
     wide, high = WIDTH - _LEFT - 20, 200
-    low, top = log10(known[0][0]), log10(max(known[-1][0], known[0][0] * 1.01))
+    least_s, most_s = known[0][0], known[-1][0]
+    # All lengths may be one.
+    room = 1.0 if most_s > least_s * 1.01 else 1.01
+    low, top = log10(least_s / room), log10(most_s * room)
     least = min(log10(known[-1][1]), -0.01)
     at = [
         (_LEFT + wide * (log10(x) - low) / (top - low), 8 + high * log10(y) / least)
@@ -90,15 +81,18 @@ def survival(points: Sequence[tuple[float, float]]) -> str:
     ]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
     body = [f'<polyline class="line" points="{line}"/>']
+    if len(at) == 1:
+        body = [f'<circle class="dot" cx="{at[0][0]:.1f}" cy="{at[0][1]:.1f}" r="4"/>']
     for share in (1.0, 0.1, 0.01, 0.001):
         if log10(share) >= least:
             y = 8 + high * log10(share) / least
             ends = f'x1="{_LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}"'
             body.append(f'<line class="grid" {ends}/>')
             body.append(f'<text class="lane" x="{_LEFT - 10}" y="{y + 4:.1f}">{share:.1%}</text>')
-    for part in range(5):
-        x = _LEFT + wide * part / 4
-        said = theme.seconds(10 ** (low + (top - low) * part / 4))
+    marks = [at for at in ticks.logarithmic(10**low, 10**top) if low <= log10(at) <= top]
+    for at_s, said in zip(marks, ticks.words(marks, theme.seconds, " s"), strict=True):
+        x = _LEFT + wide * (log10(at_s) - low) / (top - low)
+        body.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{high + 8}"/>')
         body.append(f'<text class="tick" x="{x:.1f}" y="{high + 30}">{said}</text>')
     return _svg(high + 40, "Share of trajectories longer than x", body)
 

@@ -29,7 +29,7 @@ dl div{border:1px solid var(--g);border-radius:8px;padding:10px 14px}
 dt{color:var(--s);font-size:13px}dd{margin:0;font-size:20px}
 svg{width:100%;height:auto;display:block}
 text{font:12px system-ui,sans-serif;fill:var(--s)}.lane{text-anchor:end;fill:var(--t)}
-.tick{text-anchor:middle}.grid{stroke:var(--g)}.line{fill:none;stroke:#0072b2;stroke-width:2}
+.tick{text-anchor:middle}.grid{stroke:var(--g)}.line{fill:none;stroke:#0072b2;stroke-width:2}.dot{fill:#0072b2}
 section{border-top:2px solid var(--g);margin-top:40px}a{color:#0072b2}summary{cursor:pointer}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:8px 0;font-size:13px}
 .legend svg{width:12px;height:12px;display:inline-block;vertical-align:-1px;margin-right:6px}

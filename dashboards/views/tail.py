@@ -128,13 +128,14 @@ def _distributions(chosen: shell.Scope, frame: pl.DataFrame, measure: str) -> No
         past = client.ask("trajectories", run=chosen.run, rollout=before)
         samples[facts.label(chosen.before)] = _values(_sliced(past), measure)
     left, right = st.columns(2, gap="medium")
-    unit = theme.MEASURES[measure]
+    unit, whole = theme.MEASURES[measure], measure in theme.WHOLE
     with left:
         st.subheader("Share longer than x", anchor=False)
-        cards.figure(drawn.ccdf(samples, cards.mode(), unit=unit), "tail_ccdf", "Survival curve")
+        figure = drawn.ccdf(samples, cards.mode(), unit=unit, whole=whole)
+        cards.figure(figure, "tail_ccdf", "Survival curve")
     with right:
         st.subheader("How many of each length", anchor=False)
-        figure = drawn.histogram(samples, cards.mode(), unit=unit)
+        figure = drawn.histogram(samples, cards.mode(), unit=unit, whole=whole)
         cards.figure(figure, "tail_histogram", "Histogram of lengths")
 
 

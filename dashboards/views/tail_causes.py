@@ -113,7 +113,9 @@ def _drift(chosen: shell.Scope, measure: str) -> None:
     if found.height < 2:
         return
     st.subheader("The tail of every rollout", anchor=False)
-    figure = drawn.drift(found, cards.mode(), unit=theme.spelled(measure))
+    figure = drawn.drift(
+        found, cards.mode(), unit=theme.spelled(measure), whole=measure in theme.WHOLE
+    )
     cards.figure(figure, "tail_drift", "Median, p99 and longest of every rollout")
     known = found.sort("start_ns").filter(pl.col("p50") > 0).tail(LAST)
     ratios = zip(known["rollout_id"], known["max"] / known["p50"], strict=True)
