@@ -15,7 +15,7 @@ import streamlit as st
 
 from heddle.collector.errors import CollectorError, CollectorUnreachable
 from heddle.collector.states import is_told
-from heddle.dashboards import below, cards, client, facts, nav, presence, scope
+from heddle.dashboards import below, cards, client, facts, nav, presence, scope, theme
 
 ZONES: Final = (
     "UTC",
@@ -39,6 +39,8 @@ _SPACE: Final = (
     # A sheet would run its cells that begin with = or @; the pages' own exports are safe.
     "[data-testid=stElementToolbar] [aria-label='Download as CSV']{display:none}"
 )
+_FOCUSED: Final = ("a", "[data-testid=stMain]", "[data-testid=data-grid-canvas]", "summary")
+"""What Streamlit leaves without a ring, or with a shade of grey, when a key leads to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,16 @@ def opened(title: str) -> None:
     """What stands on top of every page; turns to another page first if a click asked for it."""
     nav.follow()
     below.opened(title)
-    st.html(f"<style>{_SPACE}</style>")
+    st.html(f"<style>{_SPACE}{_ring()}</style>")
     st.title(title, anchor=False)
     cards.pulse()
+
+
+def _ring() -> str:
+    """Around what has the focus: inside, where nothing cuts it off."""
+    focused = ",".join(f"{one}:focus-visible" for one in _FOCUSED)
+    colour = theme.INK[cards.mode()].accent
+    return f"{focused}{{outline:2px solid {colour} !important;outline-offset:-2px}}"
 
 
 def framed(title: str, body: Callable[[Scope], None]) -> None:

@@ -88,6 +88,37 @@ def test_links_between_pages_keep_the_selection(page: Page, dashboard: str) -> N
     assert "rollout=rollout-1" in page.url
 
 
+_FOCUSED = """() => {
+    const it = document.activeElement, look = getComputedStyle(it);
+    const rgb = /[0-9]+/g, light = c => c.match(rgb).slice(0, 3).reduce((a, b) => a + +b, 0) / 765;
+    const ring = look.outlineStyle === 'none' ? 0 : parseFloat(look.outlineWidth);
+    const sidebar = getComputedStyle(document.querySelector('[data-testid="stSidebar"]'));
+    return {
+        name: it.tagName === 'A' ? it.innerText.trim() : it.tagName,
+        ring: ring, apart: Math.abs(light(look.outlineColor) - light(sidebar.backgroundColor)),
+    };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_link_and_table_that_a_key_leads_to_has_a_ring(
+    browser: Browser, dashboard: str, scheme: Any
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 1600}, color_scheme=scheme)
+    _open(page, dashboard, "", run=RUN, rollout="rollout-1")
+    seen: dict[str, dict[str, Any]] = {}
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        found = page.evaluate(_FOCUSED)
+        seen.setdefault(found["name"], found)
+    page.close()
+    links = {"Overview", "GPUs idle", "Long tail", "Compare", "Policies", "Fleet", "Ask"}
+    assert links | {"MAIN", "CANVAS"} <= seen.keys()
+    for name in links | {"MAIN", "CANVAS"}:
+        assert seen[name]["ring"] >= 2, name
+        assert seen[name]["apart"] > 0.2, name
+
+
 def test_a_row_opens_its_trajectory(page: Page, dashboard: str, story: Story) -> None:
     _open(page, dashboard, "", run=RUN, rollout="rollout-2")
     table = page.get_by_test_id("stDataFrame").first
