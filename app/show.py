@@ -28,8 +28,10 @@ def as_json(value: Any) -> None:
     """The one JSON document of a --json command."""
     import orjson
 
+    from heddle.collector.exporters.values import worded
+
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
+    sys.stdout.write(orjson.dumps(value, default=worded, option=options).decode() + "\n")
 
 
 @contextmanager

@@ -17,7 +17,12 @@ TYPER = options.help_with(
 
 
 def run(
-    query: Annotated[str, typer.Argument(help="spans, trajectories, steps, rollouts ...")],
+    query: Annotated[
+        str,
+        typer.Argument(
+            help="trajectories, steps, rollouts ...; spans of a --rollout or --trajectory."
+        ),
+    ],
     file: Annotated[
         Path,
         typer.Argument(
@@ -37,17 +42,33 @@ def run(
     ] = False,
     collector: options.Collector = None,
 ) -> None:
-    """Export a query: CSV, Parquet, JSON, OTLP or Perfetto."""
+    """Export a query: CSV, Parquet, JSON, OTLP or Perfetto.
+
+    Every row of the filter. What explains GPU time (partition, strips, blame ...) needs --rollout.
+    """
     from heddle.app import show
     from heddle.app.commands.connect import collector_client
     from heddle.collector.exporters.files import export
 
     asked = {"run": run_id, "rollout": rollout, "trajectory": trajectory}
     asked |= {"group": group, "task": task, "worker": worker, "state": state}
+    _check(query, {name for name, value in asked.items() if value}, set(asked))
     asked = {name: value for name, value in asked.items() if value}
+    unit = "spans" if query == "spans" else "rows"
     with (
         collector_client(collector) as client,
-        show.counter(f"exporting {query}", "rows") as update,
+        show.counter(f"exporting {query}", unit) as update,
     ):
-        rows = export(client, query, file, asked, raw=raw, seen=update)
-    show.say(f"wrote {file}: {rows} rows")
+        made = export(client, query, file, asked, raw=raw, seen=update)
+    left = f"; {made.left_out:,} that have not ended are left out" if made.left_out else ""
+    show.say(f"wrote {file}: {made.rows:,} {made.of}{left}")
+
+
+def _check(query: str, given: set[str], known: set[str]) -> None:
+    """Say which option a query needs, before it is asked."""
+    from heddle.app.errors import fail
+    from heddle.collector.queries.catalog import QUERIES
+
+    needs = [name for name in QUERIES[query].needs if name in known] if query in QUERIES else []
+    if needs and not given & set(needs):
+        fail(f"{query} needs {' or '.join(f'--{name}' for name in needs)}: say of which")

@@ -8,11 +8,12 @@ trace for Perfetto (perfetto.py).
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 import polars as pl
@@ -21,10 +22,19 @@ import pyarrow.parquet as pq
 from heddle.collector.client import CollectorClient
 from heddle.collector.errors import CollectorError
 from heddle.collector.exporters.perfetto import write_trace
+from heddle.collector.exporters.values import json_of
 from heddle.collector.importers.documents import Document, Found, attributes, request, span
 
 _FORMULA: Final = r"^[=+\-@\t\r]"
 _PAGE: Final = 20_000
+
+
+class Written(NamedTuple):
+    """How many rows, of what, are in the file, and for how many it has no word."""
+
+    rows: int
+    of: str
+    left_out: int = 0
 
 
 def export(
@@ -35,8 +45,8 @@ def export(
     *,
     raw: bool = False,
     seen: Callable[[int], None] = lambda _: None,
-) -> int:
-    """Write every row of the query to *path*, in the format its name ends with; how many."""
+) -> Written:
+    """Write every row of the query to *path*, in the format its name ends with; what it holds."""
     ending = ending_of(path, ENDINGS)
     only = {".jsonl": "spans", TRACE: "steps"}.get(ending, query)
     if query != only:
@@ -44,9 +54,17 @@ def export(
         raise CollectorError(message)
     with replacing(path) as sink:
         if ending == TRACE:
-            return write_trace(client, sink, asked, seen)
+            return Written(write_trace(client, sink, asked, seen), "steps, tool calls and moves")
+        told = 0
         pages = client.pages(query, limit=_PAGE, **asked)
-        return _WRITERS[ending](_counted(pages, seen), sink, raw)
+
+        def count(rows: int) -> None:
+            nonlocal told
+            told = rows
+            seen(rows)
+
+        kept = _WRITERS[ending](_counted(pages, count), sink, raw)
+        return Written(kept, "spans" if query == "spans" else "rows", told - kept)
 
 
 def ending_of(path: Path, known: Collection[str]) -> str:
@@ -82,6 +100,13 @@ def csv_text(frame: pl.DataFrame, *, raw: bool = False, header: bool = True) -> 
     return (flat if raw else _safe(flat)).write_csv(include_header=header)
 
 
+def json_text(frame: pl.DataFrame) -> bytes:
+    """One JSON array, a row a line; what JSON has no word for is as values.py says."""
+    sink = io.BytesIO()
+    _rows(iter([frame]), sink, False)
+    return sink.getvalue()
+
+
 def otlp_lines(frame: pl.DataFrame) -> Iterator[bytes]:
     """One request a service, as the collector's file exporter writes them."""
     for key, rows in frame.group_by("service", maintain_order=True):
@@ -91,7 +116,7 @@ def otlp_lines(frame: pl.DataFrame) -> Iterator[bytes]:
 
 
 def _json(value: Any) -> str | None:
-    return None if value is None else orjson.dumps(value, default=str).decode()
+    return None if value is None else json_of(value).decode()
 
 
 def _safe(frame: pl.DataFrame) -> pl.DataFrame:
@@ -136,7 +161,7 @@ def _rows(pages: Iterator[pl.DataFrame], sink: BinaryIO, _raw: bool) -> int:  # 
     rows, joint = 0, b"[\n"
     for page in pages:
         for row in page.iter_rows(named=True):
-            sink.write(joint + orjson.dumps(row))
+            sink.write(joint + json_of(row))
             joint = b",\n"
         rows += page.height
     sink.write(b"\n]\n" if rows else b"[]\n")

@@ -1,11 +1,13 @@
 """How does a reader's own SELECT run without harming the collector?
 
 In a read-only transaction on a cursor of its own, interrupted at the time limit, cut at a number of
-rows and of bytes; the answer says when it was cut.
+rows and of bytes; the answer says when it was cut. Types that other programs do not know come as
+text, VARIANT and MAP as JSON; a HUGEINT (any sum of integers) as a 64-bit integer where it is one.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from heddle.collector.sql_guard import checked
 
 # DuckDB's own: a batch of attributes of 5 MB each is gigabytes before its size can be looked at.
 BATCH_ROWS: Final = 2_048
+_JSON: Final = re.compile(r"\b(VARIANT|MAP)\b")
+_STRANGE: Final = re.compile(r"\b(INTERVAL|BLOB|BIT|BIGNUM|UNION|GEOMETRY|TIME WITH TIME ZONE)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,6 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Generator[Non
 
 
 def _read(cursor: duckdb.DuckDBPyConnection, statement: str, limits: Limits) -> Selected:
-    # Other programs know no VARIANT; JSON text they do.
     rows = cursor.sql(_readable(cursor, statement))
     with rows.to_arrow_reader(BATCH_ROWS) as reader:
         return _gathered(reader, limits)
@@ -75,13 +78,31 @@ def _read(cursor: duckdb.DuckDBPyConnection, statement: str, limits: Limits) -> 
 
 def _readable(cursor: duckdb.DuckDBPyConnection, statement: str) -> str:
     described = cursor.execute(f"DESCRIBE {statement}").fetchall()
-    variants = [str(row[0]) for row in described if row[1] == "VARIANT"]
-    if not variants:
+    casts = ", ".join(filter(None, (_cast(str(row[0]), str(row[1])) for row in described)))
+    if not casts:
         return statement
-    quoted = [name.replace('"', '""') for name in variants]
-    casts = ", ".join(f'CAST(CAST("{n}" AS JSON) AS VARCHAR) AS "{n}"' for n in quoted)
     # On a line of its own, for a statement that ends in a comment.
     return f"SELECT * REPLACE ({casts}) FROM ({statement}\n)"
+
+
+def _cast(name: str, kind: str) -> str:
+    """A column as text, where its type or one inside it is none that others know; else empty."""
+    quoted = name.replace('"', '""')
+    if _JSON.search(kind):
+        return f'CAST(CAST("{quoted}" AS JSON) AS VARCHAR) AS "{quoted}"'
+    return f'CAST("{quoted}" AS VARCHAR) AS "{quoted}"' if _STRANGE.search(kind) else ""
+
+
+def _narrowed(table: Any) -> Any:
+    """DuckDB hands a HUGEINT over as DECIMAL(38, 0), which most programs read as text."""
+    for place, field in enumerate(table.schema):
+        if field.type == pa.decimal128(38, 0):
+            try:
+                whole = table.column(place).cast(pa.int64())
+            except pa.ArrowInvalid:
+                continue  # beyond 64 bits: every digit is kept
+            table = table.set_column(place, field.name, whole)
+    return table
 
 
 def _gathered(reader: Any, limits: Limits) -> Selected:
@@ -95,10 +116,10 @@ def _gathered(reader: Any, limits: Limits) -> Selected:
         rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
         if size_bytes > limits.size_bytes:
             return _cut(batches, reader.schema, f"{limits.size_bytes:,} bytes")
-    return Selected(pa.Table.from_batches(batches, schema=reader.schema))
+    return Selected(_narrowed(pa.Table.from_batches(batches, schema=reader.schema)))
 
 
 def _cut(batches: list[Any], schema: Any, bound: str) -> Selected:
-    table = pa.Table.from_batches(batches, schema=schema)
+    table = _narrowed(pa.Table.from_batches(batches, schema=schema))
     said = f"only the first {table.num_rows:,} rows are here: the limit is {bound}"
     return Selected(table, said)

@@ -14,7 +14,7 @@ import polars as pl
 import streamlit as st
 
 from heddle.collector.errors import CollectorUnreachable, QueryRefused
-from heddle.collector.exporters.files import csv_text
+from heddle.collector.exporters.files import csv_text, json_text
 from heddle.collector.records import FRAMES
 from heddle.dashboards import cards, client, evidence, nav, scope, shell
 from heddle.dashboards.figures import chart
@@ -213,7 +213,7 @@ def _chart(frame: pl.DataFrame) -> None:
 def _files(frame: pl.DataFrame) -> None:
     made: dict[str, tuple[Any, str]] = {
         "CSV": (lambda: csv_text(frame), "text/csv"),
-        "JSON": (frame.write_json, "application/json"),
+        "JSON": (lambda: json_text(frame), "application/json"),
         "Parquet": (lambda: _parquet(frame), "application/vnd.apache.parquet"),
     }
     with st.container(horizontal=True):

@@ -259,7 +259,8 @@ def test_spans_leave_as_otlp_and_come_back_the_same(collector, tmp_path):
     }
     send("otlp-json", Source(written(tmp_path / "in", otlp(span))), url)
     before = client.query("spans", run="round", rollout="ro")
-    assert export(client, "spans", tmp_path / "o.jsonl", {"run": "round", "rollout": "ro"}) == 1
+    asked = {"run": "round", "rollout": "ro"}
+    assert export(client, "spans", tmp_path / "o.jsonl", asked) == (1, "spans", 0)
     (again,) = found("otlp-json", tmp_path / "o.jsonl")
     assert again["events"] == [event]
     assert {a["key"]: a["value"] for a in again["attributes"]} == {
@@ -285,7 +286,7 @@ def test_csv_cells_a_sheet_would_run_are_defused_and_numbers_are_not(collector, 
     client = collector[1]
     total = client.page("spans", trace=TRACE)[1]
     for name in ("a.csv", "a.parquet"):
-        assert export(client, "spans", tmp_path / name, {"trace": TRACE}) == total
+        assert export(client, "spans", tmp_path / name, {"trace": TRACE}) == (total, "spans", 0)
     assert pl.read_parquet(tmp_path / "a.parquet").height == total
     with pytest.raises(CollectorError, match="names no format"):
         export(client, "spans", tmp_path / "a.xlsx", {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from decimal import Decimal
 
 import duckdb
 import polars as pl
@@ -10,6 +12,7 @@ import pytest
 
 from heddle.collector import otlp
 from heddle.collector.errors import QueryRefused
+from heddle.collector.exporters.files import csv_text, json_text
 from heddle.collector.queries.sql import Limits, select
 from heddle.collector.sql_guard import checked
 from heddle.collector.store import Store
@@ -128,6 +131,42 @@ def test_a_plain_select_runs(store, text):
 def test_variants_arrive_as_json_text_and_their_keys_can_be_asked(store):
     table = run(store, "SELECT attrs, attrs['x'] AS x, name FROM spans").table
     assert table.to_pylist() == [{"attrs": '{"x":7}', "x": "7", "name": "s"}]
+
+
+STRANGE = {
+    "3::HUGEINT": 3,
+    "sum(x)": 10,
+    "2::HUGEINT ** 100": 2**100,
+    "1.50::DECIMAL(9, 2)": Decimal("1.50"),
+    "1796000000000000001": 1796000000000000001,
+    "INTERVAL 3 HOURS": "03:00:00",
+    "[INTERVAL 3 HOURS]": "['03:00:00']",
+    "'a'::BLOB": "a",
+    "'101'::BIT": "101",
+    "12::BIGNUM": "12",
+    "MAP {'k': 1.5}": '{"k":1.5}',
+    "union_value(a := 1)": "1",
+    "'01:02:03+02'::TIMETZ": "01:02:03+02",
+    "{'a': 1::VARIANT}": '{"a":1}',
+    "[1::VARIANT]": "[1]",
+    "{'a': 2.5::DECIMAL(4, 1)}": {"a": Decimal("2.5")},
+}
+
+
+@pytest.mark.parametrize("expression", STRANGE)
+def test_every_type_arrives_as_one_that_frames_and_files_know(store, expression):
+    """Polars dies of an INTERVAL, JSON knows no DECIMAL, CSV no MAP."""
+    text = f'SELECT {expression} AS "a ""b""" FROM range(5) t(x) GROUP BY ALL LIMIT 1'
+    frame = pl.from_arrow(run(store, text).table)
+    wanted = STRANGE[expression]
+    assert frame.to_dicts() == [{'a "b"': wanted}]
+    (row,) = json.loads(json_text(frame))
+    found = row['a "b"']
+    exact = isinstance(wanted, int) and abs(wanted) < 2**63
+    assert (
+        (found == wanted) if exact or isinstance(wanted, str | dict) else wanted == Decimal(found)
+    )
+    assert csv_text(frame).count("\n") == 2
 
 
 def test_even_an_unguarded_reader_cannot_leave_the_store_or_change_it(store, tmp_path):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,10 +16,11 @@ import pytest
 from browser.apptest import Gone, opened, said
 from browser.fake_rollouts import RUN, START_NS, Story
 
-from heddle.collector.exporters.files import csv_text
+from heddle.collector.exporters.files import csv_text, json_text
 from heddle.dashboards import cards, evidence
 from heddle.dashboards.figures import base, chart
 from heddle.dashboards.saved import LONGEST_NAME, MOST, Shelf
+from heddle.dashboards.views import ask
 
 Answering = Callable[[Any], None]
 BY_TASK = "SELECT task, count(*) AS n, max(start_ns) AS last_ns FROM trajectories GROUP BY task"
@@ -189,6 +191,38 @@ def test_a_table_shows_huge_integers_exactly_and_no_more_than_its_bytes() -> Non
     many = cards.light(pl.DataFrame({"t": ["z" * 200] * 50_000}))
     assert 500 < many.height < 50_000
     assert many.estimated_size() <= cards.TABLE_BYTES
+
+
+def test_json_has_numbers_where_a_double_gives_their_digits_back_and_text_elsewhere() -> None:
+    frame = pl.DataFrame(
+        {
+            "ns": [START_NS + 1],
+            "price": [Decimal("12.50")],
+            "long": [Decimal("1234567890.123456789")],
+            "many": [[Decimal("0.1"), None]],
+            "nothing": [float("nan")],
+        }
+    )
+    text = json_text(frame).decode()
+    assert f'"ns":{START_NS + 1},"price":12.50,' in text
+    (row,) = json.loads(text)
+    assert row == {
+        "ns": START_NS + 1, "price": 12.5, "long": "1234567890.123456789",
+        "many": [0.1, None], "nothing": None,
+    }  # fmt: skip
+    assert csv_text(frame).splitlines()[1].startswith(f"{START_NS + 1},12.50,1234567890.123456789,")
+
+
+def test_the_pages_json_file_has_the_numbers_of_its_decimals(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        ask.st, "download_button", lambda name, data, **_: given.update({name: data})
+    )
+    opened("ask", sql="SELECT 1.5::DECIMAL(9, 2) AS price, sum(start_ns) AS ns FROM trajectories")
+    (row,) = json.loads(given["JSON"]())
+    assert row["price"] == 1.5
 
 
 def test_csv_is_safe_in_names_too_and_keeps_numbers() -> None:

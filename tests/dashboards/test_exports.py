@@ -143,7 +143,8 @@ def test_threads_of_a_trace_are_trajectories_on_workers(story: Story) -> None:
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".json"])
 def test_a_table_of_a_filter_is_whole_and_exact(story: Story, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"t{ending}"
-    assert export(story, "trajectories", path, {"run": RUN, "task": "coding"}) == 132
+    written = export(story, "trajectories", path, {"run": RUN, "task": "coding"})
+    assert written == (132, "rows", 0)
     wanted = story.query("trajectories", run=RUN, task="coding").sort("start_ns")
     if ending == ".parquet":
         found = pl.read_parquet(path)["start_ns"].to_list()
@@ -185,6 +186,51 @@ def test_the_command_writes_what_the_page_asks_for(
         assert told.exit_code == 0, told.output
         assert path.stat().st_size > 1_000
     assert len(list(tmp_path.iterdir())) == len(exporting.FORMATS)
+
+
+def test_an_export_says_what_it_wrote_and_what_it_left_out(command: Any, tmp_path: Path) -> None:
+    of = ("--run", RUN, "--rollout", "rollout-1")
+    wanted = {name: len(_rows(name)) for name in ("spans", "steps", "tool_calls", "moves")}
+    told = command("export", "spans", str(tmp_path / "s.csv"), *of).output
+    assert f"{wanted['spans']:,} spans\n" in told
+    told = command("export", "steps", str(tmp_path / "s.trace.json"), *of).output
+    drawn = wanted["steps"] + wanted["tool_calls"] + wanted["moves"]
+    assert f"{drawn:,} steps, tool calls and moves\n" in told
+
+
+def _rows(table: str) -> list[dict[str, Any]]:
+    story = Story(("verl", "heddle"), trajectories=130, hostile=True)
+    return [row for row in story.rows[table] if row["rollout_id"] == "rollout-1"]
+
+
+def test_spans_without_an_end_are_counted_as_left_out(tmp_path: Path) -> None:
+    story = Story(("verl",), trajectories=2)
+    for place, row in enumerate(story.rows["spans"]):
+        row.update(trace_id="a" * 32, events="[]")
+        if place < 3:
+            row["end_ns"] = None
+    written = export(story, "spans", tmp_path / "s.jsonl", {"run": RUN})
+    assert written == (len(story.rows["spans"]) - 3, "spans", 3)
+    lines = (tmp_path / "s.jsonl").read_text().splitlines()
+    sent = [s for line in lines for r in json.loads(line)["resourceSpans"]
+            for scope in r["scopeSpans"] for s in scope["spans"]]  # fmt: skip
+    assert len(sent) == written.rows
+
+
+@pytest.mark.parametrize(
+    ("query", "needs"),
+    [("spans", "--trajectory or --rollout"), ("partition", "--rollout"), ("drift", "--run")],
+)
+def test_an_export_names_the_option_that_a_query_needs(
+    command: Any, tmp_path: Path, query: str, needs: str
+) -> None:
+    given = () if query == "drift" else ("--run", RUN)
+    told = command("export", query, str(tmp_path / "x.csv"), *given)
+    assert told.exit_code == 1
+    assert f"{query} needs {needs}:" in str(told.exception)
+    assert not list(tmp_path.iterdir())
+    asked = command("export", "--help").output
+    assert "spans of a --rollout or" in " ".join(asked.split())
 
 
 def test_a_filters_report_needs_a_file(command: Any) -> None:
