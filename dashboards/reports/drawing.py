@@ -83,12 +83,13 @@ def survival(points: Sequence[tuple[float, float]]) -> str:
     body = [f'<polyline class="line" points="{line}"/>']
     if len(at) == 1:
         body = [f'<circle class="dot" cx="{at[0][0]:.1f}" cy="{at[0][1]:.1f}" r="4"/>']
-    for share in (1.0, 0.1, 0.01, 0.001):
-        if log10(share) >= least:
-            y = 8 + high * log10(share) / least
+    shares = [one for one in ticks.logarithmic(100 * 10**least, 100) if one <= 100]
+    for share in shares:
+        y = 8 + high * log10(share / 100) / least
+        if y <= high + 8:
             ends = f'x1="{_LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}"'
             body.append(f'<line class="grid" {ends}/>')
-            body.append(f'<text class="lane" x="{_LEFT - 10}" y="{y + 4:.1f}">{share:.1%}</text>')
+            body.append(f'<text class="lane" x="{_LEFT - 10}" y="{y + 4:.1f}">{share:g} %</text>')
     marks = [at for at in ticks.logarithmic(10**low, 10**top) if low <= log10(at) <= top]
     for at_s, said in zip(marks, ticks.words(marks, theme.seconds, " s"), strict=True):
         x = _LEFT + wide * (log10(at_s) - low) / (top - low)

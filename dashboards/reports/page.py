@@ -39,7 +39,9 @@ th{text-align:left;color:var(--s);font-weight:500}
 th,td{padding:5px 10px 5px 0;border-bottom:1px solid var(--g);vertical-align:top}
 td{overflow-wrap:anywhere}
 .n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-@media print{body{padding:0;max-width:none}tr,svg,dl div{break-inside:avoid}
+@page{margin:14mm}
+@media print{body{padding:0;max-width:none}tr,svg,dl,.legend{break-inside:avoid}
+h1,h2,summary{break-after:avoid}
 thead{display:table-header-group}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """

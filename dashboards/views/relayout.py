@@ -79,8 +79,9 @@ def _show(plan: Mapping[str, Any]) -> None:
 
 def _group(group: Mapping[str, Any]) -> str:
     starts = ", ".join(f"TP{one['degree']} ({one['method']})" for one in group["starts"])
-    drains = ", ".join(group["drains"]) or "nobody"
-    return f"{drains} drains; starts {starts or 'nothing'}"
+    names = sorted(group["drains"], key=lambda name: (len(name), name))
+    drains = f"{', '.join(names) or 'nobody'} {'drain' if len(names) > 1 else 'drains'}"
+    return f"{drains}; starts {starts or 'nothing'}"
 
 
 def _apply(plan: Mapping[str, Any]) -> None:

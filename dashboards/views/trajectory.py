@@ -159,7 +159,7 @@ def _headline(report: Report) -> None:
     state = "still running" if row["state"] == "running" else str(row["state"])
     said = f"**{theme.seconds(row['duration_s'])}**, {cards.plain(state)}: "
     said += cards.plain(facts.cause(row))
-    where = [f"group {row['group_id']}" if row["group_id"] else "", str(row["task"] or "")]
+    where = [f"Group {row['group_id']}" if row["group_id"] else "", str(row["task"] or "")]
     words = ", ".join(word for word in where if word)
     st.markdown(said + (f". {cards.plain(words)}." if words else "."))
 

@@ -116,7 +116,7 @@ def test_a_layout_is_planned_and_then_applied(
     at.text_input(key="relayout_layout").input("2")
     at.button(key="FormSubmitter:relayout-Plan").click().run()
     assert at.query_params["layout"] == "2"
-    assert "wave 1: w0, w1 drains; starts TP2 (launch)" in said(at)
+    assert "wave 1: w0, w1 drain; starts TP2 (launch)" in said(at)
     at.text_input(key="relayout_who").input("ada")
     at.text_input(key="relayout_why").input("long tail").run()
     at.button(key="relayout_apply").click().run()

@@ -96,6 +96,17 @@ def test_what_serves_is_said_and_its_quality_drawn(registry: Registry) -> None:
     assert at.dataframe[0].value["says"].tolist() == ["serves", "refused"]
 
 
+@pytest.mark.parametrize(("covered", "calm"), [(0.8503, True), (0.7496, True), (0.853, False)])
+def test_the_verdict_on_coverage_is_of_the_share_as_it_is_read(
+    registry: Registry, answering: Answering, covered: float, calm: bool
+) -> None:
+    story = Story(("verl",), trajectories=2)
+    row = {"run_id": RUN, "rollout_id": "rollout-1", "steps": 9, "covered": covered}
+    story.rows["calibration"] = [row]
+    answering(story)
+    assert ("As it should be" in said(opened("predictor"))) == calm
+
+
 def test_the_version_of_the_address_is_shown_with_its_refusal(registry: Registry) -> None:
     at = opened("predictor", version="bad")
     assert "The gate refused it" in said(at)

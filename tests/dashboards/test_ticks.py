@@ -67,6 +67,15 @@ def test_lengths_that_differ_by_milliseconds_are_not_written_alike_in_the_report
     assert all(text.endswith(" s") for text in said)
 
 
+@pytest.mark.parametrize("size", [2, 5, 30, 96, 5_000])
+def test_the_reports_shares_have_three_numbers_or_more(size: int) -> None:
+    points = [(1.0 + n, 1 - n / size) for n in range(size)]
+    said = re.findall(r'class="lane"[^>]*>([^<]*)<', drawing.survival(points))
+    assert 3 <= len(said) <= 12
+    assert said[-1] == "100 %"
+    assert all(100 / size <= float(text.removesuffix(" %")) <= 100 for text in said)
+
+
 def test_one_length_alone_is_a_dot_and_a_number() -> None:
     drawn = drawing.survival([(30.1, 1.0)])
     assert "<circle" in drawn
