@@ -25,6 +25,11 @@ ROWS: Final[dict[str, Any]] = {
 }
 
 
+def reason(because: str) -> str:
+    """The gate's words without its verdict, where the sentence has said that already."""
+    return because.removeprefix("refused: ").removeprefix("accepted: ")
+
+
 def show(rows: Sequence[Mapping[str, Any]], key: str) -> None:
     """Means over the steps first."""
     overall = sorted(rows, key=lambda row: row["k"] != OVERALL)

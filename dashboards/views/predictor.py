@@ -80,7 +80,7 @@ def _version(state: Mapping[str, Any]) -> None:
         return
     st.subheader("How it did on what it never saw", anchor=False)
     verdict = "The gate accepted it" if card["accepted"] else "The gate refused it"
-    st.markdown(f"{cards.plain(picked)}. {verdict}: {cards.plain(card['because'])}.")
+    st.markdown(f"{cards.plain(picked)}. {verdict}: {cards.plain(gate.reason(card['because']))}.")
     _quality(card["table"])
     retrain.deeds(card)
     with st.expander("Model card"):

@@ -78,7 +78,7 @@ def _ended(job: Mapping[str, Any]) -> None:
     """Promoted, accepted, refused with its table, or failed with its sentence."""
     what = "training" if job["kind"] == "train" else "evaluation"
     took = theme.nanoseconds((job["ended_ns"] or job["started_ns"]) - job["started_ns"])
-    said = f"The last {what} {_verdict(job)} ({took}): {cards.plain(job['sentence'])}"
+    said = f"The last {what} {_verdict(job)} ({took}): {cards.plain(gate.reason(job['sentence']))}"
     if job["state"] == "failed":
         st.error(said)
     elif job["accepted"] is False:

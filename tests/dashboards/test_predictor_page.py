@@ -47,7 +47,7 @@ class Registry:
 
     def version(self, name: str) -> dict[str, Any]:
         ok = self.accepted[name]
-        why = "better at k=4" if ok else "not better than group history"
+        why = "accepted: better at k=4" if ok else "refused: not better than group history"
         kept = {"version": name, "accepted": ok, "because": why, "fingerprint": "f"}
         return {**kept, "created_ns": START_NS, "metrics": {"spearman": 0.61}}
 
@@ -109,7 +109,7 @@ def test_the_verdict_on_coverage_is_of_the_share_as_it_is_read(
 
 def test_the_version_of_the_address_is_shown_with_its_refusal(registry: Registry) -> None:
     at = opened("predictor", version="bad")
-    assert "The gate refused it" in said(at)
+    assert "The gate refused it: not better than group history" in said(at)
     assert at.button(key="promote_go").disabled
 
 
