@@ -23,6 +23,10 @@ PARTS: Final = {
 REST: Final = "rest_s"
 
 
+NOTICED: Final = 0.005
+"""The share of GPU time from which on it is said that it is unknown."""
+
+
 def busy_share(states: Mapping[str, int]) -> float | None:
     """Share of GPU time with a forward in flight; None where nobody told what any GPU did."""
     if not is_told(states):
@@ -184,7 +188,7 @@ def cause(row: Mapping[str, Any]) -> str:
     most = max(known, key=lambda name: known[name])
     words = f"{_SAID[most]} {100 * known[most] / total:.0f} %"
     if most == "unknown_s":
-        return f"{words}, steps told no phases"
+        return f"{words}, no phases"
     if most == "decode_s":
         return f"{words}, {theme.count(row.get('output_tokens'))} tokens"
     if most == "tool_s":

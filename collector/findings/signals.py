@@ -57,6 +57,8 @@ class Signals:
     """Trajectories with missing steps."""
     dropped: int = 0
     """Spans that senders say they dropped."""
+    silent: int = 0
+    """Steps that ended and told neither how long their prefill took nor their decode."""
     timeouts: int = 0
     """Steps that ended by a timeout."""
     retractions: dict[str, int] = field(default_factory=dict[str, int])
@@ -112,6 +114,11 @@ def signals(
         missing_steps=total["missing"],
         incomplete=int((of_steps["missing"] > 0).sum()),
         dropped=dropped,
+        silent=steps.filter(
+            pl.col("end_ns").is_not_null()
+            & pl.col("prefill_ns").is_null()
+            & pl.col("decode_ns").is_null()
+        ).height,
         timeouts=total["timeouts"],
         retractions=retractions,
         prefilled_tokens=total["prefilled"],

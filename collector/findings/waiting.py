@@ -91,8 +91,12 @@ def telemetry_gaps(case: Case) -> Finding | None:
     lost = case.share(("unknown",))
     if lost < t.UNKNOWN or case.provisional:
         return None
-    title = f"nothing is known of {lost:.0%} of GPU time: spans were dropped or never sent"
+    s, why = case.signals, "spans were dropped or never sent"
     knob = "the sender's queue size and flush, and its count of dropped spans"
+    if s.silent * 2 > s.steps:
+        why = f"{s.silent:,} of {s.steps:,} steps told neither prefill nor decode"
+        knob = "heddle.prefill_s and heddle.decode_s of steps: start engines with --enable-metrics"
+    title = f"nothing is known of {lost:.0%} of GPU time: {why}"
     return finding("telemetry-gaps", lost, title, "partition?state=unknown", knob)
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from heddle.dashboards import theme
 from heddle.dashboards.figures import base
 
+COUNTED: Final = ("input_tokens", "cached_tokens", "output_tokens")
 LINES: Final = base.MARKS // 4
 """Steps drawn of one line; a figure has up to four."""
 
@@ -19,7 +20,7 @@ def tokens(steps: pl.DataFrame, mode: theme.Mode) -> go.Figure:
     """Prompt, the part of it found cached, and output of each step."""
     rows = base.thinned(steps.sort("step_index", "start_ns"), "input_tokens", LINES)
     figure = base.blank(mode, height=260, x="step", y="tokens")
-    named = (("input_tokens", "prompt"), ("cached_tokens", "cached"), ("output_tokens", "output"))
+    named = tuple(zip(COUNTED, ("prompt", "cached", "output"), strict=True))
     for place, (column, name) in enumerate(named):
         if rows[column].null_count() == rows.height:
             continue

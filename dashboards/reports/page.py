@@ -218,7 +218,7 @@ def _side(name: str) -> str:
 
 def _cell(name: str, value: Any) -> str:
     if value is None:
-        return ""
+        return "–" if _side(name) else ""
     if name.endswith("_ns"):
         return f'<span title="{_t(value)} ns">{_t(theme.nanoseconds(value))}</span>'
     if name.endswith("_s"):

@@ -7,6 +7,7 @@ and the last to finish. Refreshes by itself while the chosen rollout runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -108,7 +109,9 @@ def _headline(chosen: shell.Scope, states: Mapping[str, int], window: Mapping[st
     if busy is None:
         return cards.plain(chosen.untold(states))
     gpus, wall = window["gpus"], theme.nanoseconds(window["wall_ns"])
-    said = f"**{busy:.0%} busy** over {wall} on {gpus or '?'} GPUs"
+    unknown = facts.share(states, "unknown") or 0
+    but = f" and **{unknown:.0%} unknown**" if unknown >= facts.NOTICED else ""
+    said = f"**{busy:.0%} busy**{but} over {wall} on {gpus or '?'} GPUs"
     if chosen.is_running:
         said += ", still running"
     if loss:
@@ -140,7 +143,7 @@ def _numbers(
     makespan_s = row["makespan_s"] or (window["wall_ns"] or 0) / 1e9
     past_s = before["makespan_s"] if before else None
     return [
-        _share("Busy", facts.busy_share(states), facts.busy_share(past), "normal"),
+        _busy(states, past),
         _share(
             "Tail bubble",
             facts.share(states, "tail_bubble"),
@@ -165,6 +168,13 @@ def _numbers(
         _live(row),
         _lag(),
     ]
+
+
+def _busy(states: Mapping[str, int], past: Mapping[str, int]) -> cards.Number:
+    """At least so much, where some of it is unknown."""
+    one = _share("Busy", facts.busy_share(states), facts.busy_share(past), "normal")
+    is_least = (facts.share(states, "unknown") or 0) >= facts.NOTICED
+    return replace(one, value=f"≥ {one.value}") if is_least else one
 
 
 def _share(label: str, now: float | None, past: float | None, good: Any) -> cards.Number:

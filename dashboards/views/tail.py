@@ -56,8 +56,11 @@ def _body(chosen: shell.Scope) -> None:
     if mine.is_empty():
         cards.nothing_matches("No trajectory is in this slice.", list(SLICES))
         return
-    _numbers(mine, measure)
-    _distributions(chosen, mine, measure)
+    if mine[measure].null_count() == mine.height:
+        st.caption(f"No trajectory here tells its {cards.plain(theme.MEASURES[measure])}.")
+    else:
+        _numbers(mine, measure)
+        _distributions(chosen, mine, measure)
     whose = {"run": chosen.run, "rollout": chosen.rollout_id}
     whose |= {name: scope.get(name) for name in SLICES}
     shell.later(
@@ -158,7 +161,7 @@ def _longest(frame: pl.DataFrame, measure: str) -> None:
 
 
 def _spread(frame: pl.DataFrame, measure: str) -> None:
-    groups = frame["group_id"].drop_nulls().n_unique()
+    groups = frame.drop_nulls(["group_id", measure])["group_id"].n_unique()
     if groups < 2:
         return
     st.subheader("Within each group", anchor=False)

@@ -110,7 +110,7 @@ def _pick(rows: Mapping[str, Mapping[str, Any]]) -> str:
 def _panels(chosen: shell.Scope, trajectory: str, frame: pl.DataFrame) -> None:
     report = _report(chosen, trajectory)
     _headline(report)
-    cards.numbers(_numbers(report) + detail.cost(chosen, trajectory))
+    cards.numbers(_numbers(report) + detail.cost(chosen, report))
     st.subheader("Moment by moment", anchor=False)
     detail.drawn(report, chosen.zone)
     whose = {"run": chosen.run, "trajectory": trajectory}

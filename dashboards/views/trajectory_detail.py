@@ -100,7 +100,10 @@ def figures(report: Report) -> None:
     left, right = cards.halves(are_two=is_predicted)
     with left:
         st.subheader("Tokens and cache", anchor=False)
-        cards.figure(progress.tokens(report.steps, cards.mode()), "trajectory_tokens", "Tokens")
+        if report.steps.select(pl.col(progress.COUNTED).count()).sum_horizontal()[0] == 0:
+            st.caption("No step of it told its tokens.")
+        else:
+            cards.figure(progress.tokens(report.steps, cards.mode()), "trajectory_tokens", "Tokens")
     with right:
         st.subheader("What was left, as predicted", anchor=False)
         if not is_predicted:
@@ -110,17 +113,19 @@ def figures(report: Report) -> None:
         cards.figure(figure, "trajectory_predictions", "Predicted and actual remaining tokens")
 
 
-def cost(chosen: shell.Scope, trajectory: str) -> list[cards.Number]:
-    """GPU time it used, and idle GPU time it is blamed for."""
+def cost(chosen: shell.Scope, report: Report) -> list[cards.Number]:
+    """GPU time it used, and idle GPU time it is blamed for; of a run without phases only that."""
     try:
-        found = chosen.ask("cost").filter(pl.col("trajectory_id") == trajectory)
+        found = chosen.ask("cost").filter(pl.col("trajectory_id") == report.trajectory)
     except CollectorError:
         return []
     if found.is_empty():
         return []
-    row = found.row(0, named=True)
+    row, mine = found.row(0, named=True), report.summary
+    is_told = mine["prefill_s"] is not None or mine["decode_s"] is not None
+    used = row["used_gpu_ns"] if is_told or row["used_gpu_ns"] else None
     return [
-        cards.Number("Used", theme.gpu_seconds(row["used_gpu_ns"]), "Its share of busy GPU time"),
+        cards.Number("Used", theme.gpu_seconds(used), "Its share of busy GPU time"),
         cards.Number("Idle caused", theme.gpu_seconds(row["caused_gpu_ns"]), "GPUs waited for it"),
     ]
 

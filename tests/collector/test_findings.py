@@ -287,3 +287,12 @@ def test_the_cause_of_a_straggler_decides_the_knob() -> None:
 def test_the_unknown_edge_of_a_running_rollout_is_no_finding() -> None:
     rows = [step(f"t{w}", w, 0, None, None, None, None) | {"end_ns": None} for w in range(4)]
     assert diagnose(case(rows, provisional=True)) == []
+
+
+def test_unknown_time_of_steps_that_tell_no_phases_is_not_blamed_on_lost_spans() -> None:
+    blind = [step(f"x{k}", k % 4, 0, None, None, None, None) | {"end_ns": 1000} for k in range(8)]
+    (found,) = [one for one in diagnose(case(blind)) if one.rule == "telemetry-gaps"]
+    assert "8 of 8 steps told neither prefill nor decode" in found.title
+    assert "heddle.prefill_s" in found.knob
+    (lost,) = diagnose(unseen())
+    assert "spans were dropped or never sent" in lost.title

@@ -111,3 +111,38 @@ def test_a_trajectory_without_tool_spans_is_not_said_to_have_called_none(
     words = said(opened("trajectory", tab="Tools and moves"))
     assert "No tool call and no move of it has been seen." in words
     assert "It names no group." in words
+
+
+def test_busy_is_said_to_be_a_least_where_much_is_unknown(
+    story: Story, answering: Answering
+) -> None:
+    for row in story.rows["partition"]:
+        if row["state"] != "tail_bubble":
+            row["state"] = "unknown"
+    answering(story)
+    at = opened("overview")
+    words = said(at).replace("\\", "")
+    assert "**0% busy** and **" in words
+    assert "% unknown** over" in words
+    assert next(metric.value for metric in at.metric if metric.label == "Busy") == "≥ 0.0 %"
+
+
+def test_what_no_step_told_is_said_and_not_drawn_as_an_empty_figure(
+    story: Story, answering: Answering
+) -> None:
+    untold = ("output_tokens", "cached_tokens", "input_tokens", "looked_up_tokens")
+    phases = [f"{phase}{unit}" for phase in ("prefill", "decode") for unit in ("_s", "_ns")]
+    for row in [*story.rows["steps"], *story.rows["trajectories"]]:
+        row.update({name: None for name in (*untold, *phases) if name in row})
+    story.rows["cost"] = [
+        {**row, "used_gpu_ns": 0, "caused_gpu_ns": 5} for row in story.rows["trajectories"]
+    ]
+    answering(story)
+    at = opened("trajectory")
+    shown = {metric.label: metric.value for metric in at.metric}
+    assert [shown[name] for name in ("Output tokens", "Cache hits", "Used")] == ["–"] * 3
+    assert "No step of it told its tokens." in said(at)
+    tail = opened("tail", measure="output_tokens")
+    assert "No trajectory here tells its output tokens." in said(tail).replace("\\", "")
+    assert "Median" not in {metric.label for metric in tail.metric}
+    assert "Median" in {metric.label for metric in opened("tail", measure="steps").metric}

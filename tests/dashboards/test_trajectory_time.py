@@ -130,7 +130,7 @@ def test_only_what_was_waited_for_of_a_move_is_exposed() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"tool_s": 9.0, "unknown_s": 18.0}, "unknown 60 %, steps told no phases"),
+        ({"tool_s": 9.0, "unknown_s": 18.0}, "unknown 60 %, no phases"),
         ({"tool_s": 9.0, "unknown_s": 0.0, "tool_calls": 3}, "orchestrator 70 %"),
         ({"tool_s": 21.0, "unknown_s": 9.0, "tool_calls": 3}, "tools 70 %, 3 calls"),
         ({"decode_s": 40.0, "tool_s": 10.0}, "decode 80 %, – tokens"),
