@@ -15,6 +15,9 @@ MOST: Final = 9
 FEW: Final = 3
 """With fewer marks at 1, 2 and 5 of its decades an axis is told by even steps."""
 
+ONE: Final = 1e-6
+"""A range this small beside its values is one value."""
+
 
 def round_step(span: float, most: int = MOST) -> float:
     """The smallest round step of which at most *most* make *span*."""
@@ -42,8 +45,8 @@ def logarithmic(low: float, high: float, *, whole: bool = False) -> list[float]:
     values = [value for value in values if value >= 1 or not whole]
     if sum(low <= value <= high for value in values) >= FEW:
         return [value for value in values if low * 0.7 <= value <= high * 1.5]
-    # A tenth to both sides: all lengths may be one.
-    room = (high - low) / 10 or low / 10
+    # A tenth to both sides: all lengths may be one, or as good as one.
+    room = (high - low) / 10 if high - low > low * ONE else low / 10
     return even(low - room, high + room, whole=whole, most=MOST - 1) or [low]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from browser.fake_rollouts import frame
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heddle.dashboards import theme
@@ -23,6 +23,9 @@ def _layout(figure: Any) -> Any:
     return figure.layout
 
 
+@example(low=7_222_223.0, times=1.0)
+@example(low=9_007_200.1, times=1 + 2**-52)
+@example(low=1.0, times=1 + 2e-6)
 @given(LENGTHS, st.floats(1.0, 1e5))
 def test_a_logarithmic_axis_has_three_numbers_or_more_that_read_apart(
     low: float, times: float
