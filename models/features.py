@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
+from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.models.lognormal import remaining_median
+from heddle.models.lognormal import quantiles_many
 from heddle.models.types import Query
 
 Floats = NDArray[np.float64]
@@ -87,13 +87,15 @@ they vary by 0.7 (log), between trajectories of a group by 0.2 to 0.3."""
 NEXT_STEP: Final = 0.5
 """Of a step's usual tokens, the least that one which still runs will write."""
 PATH_LIMIT: Final = 3.0
+MIDDLE: Final = (0.5,)
 COLUMNS: Final = (
     "prompt_tokens", "context_tokens", "tokens_so_far", "steps_so_far", "last_output_tokens",
     "max_output_tokens", "last_observation_tokens", "tool_calls_so_far", "tool_s_so_far",
     "last_tool_s", "errors_so_far", "last_error",
 )  # fmt: skip
 """Numeric fields of a Query that features are made from; the tool's name comes as `tool_bucket`."""
-_FIELDS: Final = attrgetter(*COLUMNS)
+_FIELDS: Final = itemgetter(*map(Query._fields.index, COLUMNS))
+_TOOL: Final = Query._fields.index("last_tool")
 
 
 @lru_cache(maxsize=1024)
@@ -103,10 +105,11 @@ def tool_bucket(name: str | None) -> int:
 
 
 def columns_of(queries: Sequence[Query]) -> dict[str, Floats]:
-    """The queries' fields as arrays, the tool's name as its bucket."""
-    table = np.array([_FIELDS(query) for query in queries], dtype=np.float64)
-    columns: dict[str, Floats] = {name: table[:, at] for at, name in enumerate(COLUMNS)}
-    columns["tool_bucket"] = np.array([float(tool_bucket(q.last_tool)) for q in queries])
+    """The queries' fields as arrays, the tool's name as its bucket; of one query at least."""
+    told = list(zip(*queries, strict=True))
+    table = np.array(_FIELDS(told), dtype=np.float64)
+    columns: dict[str, Floats] = dict(zip(COLUMNS, table, strict=True))
+    columns["tool_bucket"] = np.array([float(tool_bucket(name)) for name in told[_TOOL]])
     return columns
 
 
@@ -149,9 +152,9 @@ def _by_steps(columns: Mapping[str, Floats], known: NDArray[np.bool_]) -> tuple[
     theirs = mu + half - whole
     own = np.log(np.maximum(so_far, 1.0) / np.maximum(k, 1.0))
     pace = theirs + k / (k + OWN_PACE) * (own - theirs)
-    left = remaining_median(whole - half, sigma, k)
+    left = quantiles_many(whole - half, sigma, k, MIDDLE)[:, 0]
     least = np.maximum((k + NEXT_STEP) * np.exp(pace), so_far)
-    beyond = remaining_median(mu, sigma, least) + least - so_far
+    beyond = quantiles_many(mu, sigma, least, MIDDLE)[:, 0] + least - so_far
     paths = (np.log(np.maximum(left, 1.0)) + pace, np.log(np.maximum(beyond, 1.0)))
     offs = [np.clip(p - columns["prior_log_p50"], -PATH_LIMIT, PATH_LIMIT) for p in paths]
     step_path, survived = (np.where(known, off, 0.0) for off in offs)

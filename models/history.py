@@ -81,20 +81,13 @@ def _grouped(queries: Sequence[Query]) -> tuple[NDArray[np.intp], list[_Key]]:
     return np.array(of), list(places)
 
 
-def _without_itself(
-    rows: NDArray[np.float64],
-    shared: Sequence[_Shared],
-    of: NDArray[np.intp],
-    queries: Sequence[Query],
-) -> NDArray[np.float64]:
-    """Each query's cut-off and running siblings, itself taken out."""
+def _own(
+    shared: Sequence[_Shared], of: NDArray[np.intp], queries: Sequence[Query]
+) -> NDArray[np.intp]:
+    """Where each query's trajectory stands among its group's cut-off and running ones, else -1."""
     at = [one.at for one in shared]
-    own = np.array(
-        [at[which].get(q.trajectory, -1) for which, q in zip(of.tolist(), queries, strict=True)]
-    )
-    itself = np.flatnonzero(own >= 0)
-    rows[itself, own[itself]] = -np.inf
-    return rows
+    told = zip(of.tolist(), queries, strict=True)
+    return np.array([at[which].get(query.trajectory, -1) for which, query in told])
 
 
 class GroupHistory:
@@ -206,10 +199,7 @@ class GroupHistory:
             padded = np.full((len(shared), widest), -np.inf)
             for row, one in enumerate(shared):
                 padded[row, : len(one.censored)] = one.censored
-            # A sample's own mode is a step or two from that of its whole group.
-            start = beyond.modes(known[0], known[1], known[2], padded)[0][of]
-            rows = _without_itself(padded[of], shared, of, queries)
-            mean, variance = beyond.modes(mean, variance, within, rows, start)
+            mean, variance = beyond.modes_of_others(known, padded, of, _own(shared, of, queries))
         return mean, np.sqrt(variance + within)
 
     def _shared(self, name: str, task: str | None) -> _Shared:

@@ -15,9 +15,8 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from heddle.models.normal import inv_cdf
+from heddle.models.normal import Floats, inv_cdf
 from heddle.models.types import Length
 
 # Above this z the tail is exponential to 1e-6 and the asymptotic forms are the more exact ones.
@@ -97,9 +96,7 @@ class Lognormal:
         ratio = mills(z - self.sigma) / (survival * _SQRT2PI * math.exp(0.5 * z * z))
         return Length(p10, p50, p90, so_far * (ratio - 1.0))
 
-    def draws(
-        self, n: int, rng: np.random.Generator, tokens_so_far: float = 0.0
-    ) -> NDArray[np.float64]:
+    def draws(self, n: int, rng: np.random.Generator, tokens_so_far: float = 0.0) -> Floats:
         """`n` independent draws of the remaining tokens, by inverting the truncated law."""
         # The open interval: quantile 0 and 1 of an unbounded law are no numbers of tokens.
         levels: Sequence[float] = rng.uniform(1e-12, 1.0 - 1e-12, n).tolist()
@@ -111,68 +108,78 @@ class Lognormal:
         return (math.log(tokens_so_far) - self.mu) / self.sigma
 
 
-def remaining_many(
-    mu: NDArray[np.float64], sigma: NDArray[np.float64], tokens_so_far: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """p10, p50, p90 and mean of many at once, one row each; as `Lognormal.remaining` to 1e-9.
-
-    Rows whose survival is far in the tail or negligible take the scalar path.
-    """
-    out = np.empty((len(mu), 4))
+def remaining_many(mu: Floats, sigma: Floats, tokens_so_far: Floats) -> Floats:
+    """p10, p50, p90 and mean of many at once, one row each; as `Lognormal.remaining` to 1e-9."""
     if len(mu) <= FEW:
         laws = map(Lognormal, mu.tolist(), sigma.tolist())
-        for row, (law, so_far) in enumerate(zip(laws, tokens_so_far.tolist(), strict=True)):
-            out[row] = law.remaining(so_far)
-        return out
-    with np.errstate(divide="ignore"):
-        z = (np.log(np.maximum(tokens_so_far, 0.0)) - mu) / sigma
-    plain = (z - sigma > -FAR_Z) & (z < FAR_Z)
-    for i in np.flatnonzero(~plain):
-        length = Lognormal(float(mu[i]), float(sigma[i])).remaining(float(tokens_so_far[i]))
-        out[i] = length.p10, length.p50, length.p90, length.mean
-    if plain.any():
-        out[plain] = _remaining_near(z[plain], sigma[plain], tokens_so_far[plain])
+        told = zip(laws, tokens_so_far.tolist(), strict=True)
+        return np.array([law.remaining(so_far) for law, so_far in told]).reshape(-1, 4)
+    quantiles = quantiles_many(mu, sigma, tokens_so_far)
+    return np.column_stack((quantiles, _means(mu, sigma, tokens_so_far)))
+
+
+def quantiles_many(
+    mu: Floats, sigma: Floats, tokens_so_far: Floats, levels: Sequence[float] = LEVELS
+) -> Floats:
+    """`Lognormal.quantile` of many at once: one row each, one column a level.
+
+    Rows that are far beyond their law take the scalar path.
+    """
+    if len(mu) <= FEW:
+        each = zip(mu.tolist(), sigma.tolist(), tokens_so_far.tolist(), strict=True)
+        told = [[Lognormal(m, s).quantile(level, t) for level in levels] for m, s, t in each]
+        return np.array(told).reshape(-1, len(levels))
+    z = _z_many(mu, sigma, tokens_so_far)
+    near = np.abs(z) < FAR_Z
+    if near.all():
+        return _near_quantiles(z, sigma, tokens_so_far, levels)
+    out, begun = np.empty((len(mu), len(levels))), z >= -FAR_Z
+    out[near] = _near_quantiles(z[near], sigma[near], tokens_so_far[near], levels)
+    out[~begun] = _whole_quantiles(mu[~begun], sigma[~begun], tokens_so_far[~begun], levels)
+    for i in np.flatnonzero(begun & ~near):
+        law, so_far = Lognormal(float(mu[i]), float(sigma[i])), float(tokens_so_far[i])
+        out[i] = [law.quantile(level, so_far) for level in levels]
     return out
 
 
-def remaining_median(
-    mu: NDArray[np.float64], sigma: NDArray[np.float64], so_far: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The middle of what remains, as `remaining_many` has it."""
-    if len(mu) <= FEW:
-        told = zip(mu.tolist(), sigma.tolist(), so_far.tolist(), strict=True)
-        return np.array([Lognormal(m, s).quantile(0.5, tokens) for m, s, tokens in told])
+def _z_many(mu: Floats, sigma: Floats, so_far: Floats) -> Floats:
     with np.errstate(divide="ignore"):
-        z = (np.log(np.maximum(so_far, 0.0)) - mu) / sigma
-    if not ((z > -FAR_Z) & (z < FAR_Z)).all():
-        return remaining_many(mu, sigma, so_far)[:, 1]
-    return so_far * np.expm1(_grown(z, _survival(z), sigma, 0.5))
+        return (np.log(np.maximum(so_far, 0.0)) - mu) / sigma
 
 
-def _grown(
-    z: NDArray[np.float64], survival: NDArray[np.float64], sigma: NDArray[np.float64], level: float
-) -> NDArray[np.float64]:
-    """By how much ln of the total lies beyond ln of what was written, at that quantile."""
-    at = -inv_cdf(survival * (1.0 - level))
-    return np.minimum(sigma * np.maximum(at - z, 0.0), MAX_LOG)
+def _near_quantiles(z: Floats, sigma: Floats, so_far: Floats, levels: Sequence[float]) -> Floats:
+    over = 1.0 - np.array(levels)
+    at = -inv_cdf(_survival(z)[:, None] * over)
+    grown = np.minimum(sigma[:, None] * np.maximum(at - z[:, None], 0.0), MAX_LOG)
+    return so_far[:, None] * np.expm1(grown)
 
 
-def _remaining_near(
-    z: NDArray[np.float64], sigma: NDArray[np.float64], so_far: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    survival = _survival(z)
-    columns = [so_far * np.expm1(_grown(z, survival, sigma, level)) for level in LEVELS]
+def _whole_quantiles(mu: Floats, sigma: Floats, so_far: Floats, levels: Sequence[float]) -> Floats:
+    """Where nothing to speak of has been written."""
+    z = np.array([_NORMAL.inv_cdf(level) for level in levels])
+    log_total = np.minimum(mu[:, None] + sigma[:, None] * z, MAX_LOG)
+    total = np.reshape([math.exp(one) for one in log_total.ravel().tolist()], log_total.shape)
+    return np.maximum(total - so_far[:, None], 0.0)
+
+
+def _means(mu: Floats, sigma: Floats, so_far: Floats) -> Floats:
+    z = _z_many(mu, sigma, so_far)
     shifted = z - sigma
-    ratio = _survival(shifted) / survival * np.exp(0.5 * (shifted**2 - z**2))
-    columns.append(so_far * (ratio - 1.0))
-    return np.stack(columns, axis=1)
+    near = (shifted > -FAR_Z) & (z < FAR_Z)
+    out = np.empty(len(mu))
+    for i in np.flatnonzero(~near):
+        out[i] = Lognormal(float(mu[i]), float(sigma[i])).mean(float(so_far[i]))
+    z, shifted = z[near], shifted[near]
+    ratio = _survival(shifted) / _survival(z) * np.exp(0.5 * (shifted**2 - z**2))
+    out[near] = so_far[near] * (ratio - 1.0)
+    return out
 
 
-def _survival(z: NDArray[np.float64]) -> NDArray[np.float64]:
+def _survival(z: Floats) -> Floats:
     return 0.5 * np.array([math.erfc(v) for v in (z / _SQRT2).tolist()])
 
 
-def draws_from(length: Length, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def draws_from(length: Length, n: int, rng: np.random.Generator) -> Floats:
     """`n` draws of the remaining tokens from any predictor's quantiles: lognormal on each side."""
     middle = math.log(max(length.p50, 1.0))
     below = max(middle - math.log(max(length.p10, 1.0)), 0.0) / Z90

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from heddle.models.dataset import KEY
 from heddle.models.features import COLUMNS, PRIOR, Floats, matrix
 from heddle.models.history import GroupHistory, predictive
-from heddle.models.lognormal import Lognormal, remaining_many
+from heddle.models.lognormal import Lognormal, quantiles_many
 from heddle.models.serve import PRIOR_AT
 from heddle.models.variance import GroupStats
 
@@ -65,7 +64,7 @@ def history_of(rows: pl.DataFrame) -> GroupHistory:
 def with_priors(
     rows: pl.DataFrame, history: GroupHistory, hide: np.random.Generator | None = None
 ) -> pl.DataFrame:
-    """The rows with history's columns (`features.PRIOR`) and the mean it expects; `hide` draws
+    """The rows with history's columns (`features.PRIOR`); `hide` draws
     which siblings are left out."""
     samples = totals(rows).with_row_index("at")
     laws: list[tuple[float, float, int, float]] = [(0.0, 1.0, 0, 0.0)] * samples.height
@@ -119,13 +118,10 @@ def _law(
 
 
 def _quantiles(joined: pl.DataFrame) -> list[pl.Series]:
-    arrays: list[NDArray[np.float64]] = [
+    mu, sigma, so_far = (
         joined[name].cast(pl.Float64).to_numpy()
         for name in ("prior_mu", "prior_sigma", "tokens_so_far")
-    ]
-    lengths = remaining_many(*arrays)
-    logs = np.log(np.maximum(lengths[:, :3], 1.0))
+    )
+    logs = np.log(np.maximum(quantiles_many(mu, sigma, so_far), 1.0))
     named = zip(("prior_log_p10", "prior_log_p50", "prior_log_p90"), logs.T, strict=True)
-    return [pl.Series(name, values) for name, values in named] + [
-        pl.Series("prior_mean", lengths[:, 3])
-    ]
+    return [pl.Series(name, values) for name, values in named]

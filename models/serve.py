@@ -20,7 +20,7 @@ from heddle.collector.conventions import VERSION
 from heddle.models.errors import ArtifactError
 from heddle.models.features import FEATURES, Floats, columns_of, matrix
 from heddle.models.history import GroupHistory
-from heddle.models.lognormal import remaining_many
+from heddle.models.lognormal import quantiles_many
 from heddle.models.types import Length, Outlook, Query
 
 PRIOR_AT: Final = tuple(
@@ -90,8 +90,12 @@ def simple_outlook(x: Floats, usual_tool: float) -> Floats:
 
 
 def _layers(weights: Weights, x: Floats) -> tuple[Floats, Floats]:
-    z = np.clip((x[None] - weights.mean[:, None]) / weights.scale[:, None], -X_LIMIT, X_LIMIT)
-    return z, np.tanh(z @ weights.w1 + weights.b1[:, None])
+    z = x[None] - weights.mean[:, None]
+    z /= weights.scale[:, None]
+    np.clip(z, -X_LIMIT, X_LIMIT, out=z)
+    hidden = z @ weights.w1
+    hidden += weights.b1[:, None]
+    return z, np.tanh(hidden, out=hidden)
 
 
 def _log_outlook(weights: Weights, x: Floats, z: Floats, hidden: Floats) -> Floats:
@@ -152,7 +156,8 @@ class Learned:
 
     def features_of(self, queries: Sequence[Query]) -> Floats:
         """The feature matrix; it reads history, which must not change meanwhile."""
-        return matrix(columns_of(queries) | self._priors(queries))
+        columns = columns_of(queries)
+        return matrix(columns | self._priors(queries, columns["tokens_so_far"]))
 
     def outlook_many(self, queries: Sequence[Query]) -> list[Outlook]:
         """Tokens, steps and the running tool's seconds, in their order; one forward pass."""
@@ -169,10 +174,9 @@ class Learned:
             for length, (steps, tool_s), query in zip(lengths, told, queries, strict=True)
         ]
 
-    def _priors(self, queries: Sequence[Query]) -> dict[str, Floats]:
+    def _priors(self, queries: Sequence[Query], so_far: Floats) -> dict[str, Floats]:
         mu, sigma, steps, samples = self.history.priors(queries)
-        so_far = np.array([float(query.tokens_so_far) for query in queries])
-        logs = np.log(np.maximum(remaining_many(mu, sigma, so_far)[:, :3], 1.0))
+        logs = np.log(np.maximum(quantiles_many(mu, sigma, so_far), 1.0))
         return {
             "prior_log_p10": logs[:, 0],
             "prior_log_p50": logs[:, 1],

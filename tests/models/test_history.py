@@ -245,24 +245,45 @@ def test_the_mills_ratio_of_many_is_that_of_each(zs):
     assert beyond.mills_many(np.array(zs)) == pytest.approx([mills(z) for z in zs], rel=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(3.0, 12.0), st.floats(0.01, 2.0), st.floats(0.01, 1.0),
-            st.lists(st.floats(0.0, 13.0), max_size=8),
-        ), min_size=1, max_size=6,
-    )
+groups_of_laws = st.lists(
+    st.tuples(
+        st.floats(3.0, 12.0), st.floats(0.01, 2.0), st.floats(0.01, 1.0),
+        st.lists(st.floats(0.0, 13.0), max_size=8),
+    ), min_size=1, max_size=6,
 )  # fmt: skip
-def test_modes_of_many_groups_are_those_of_each(groups):
+
+
+def padded(groups: list[tuple[float, float, float, list[float]]]) -> np.ndarray:
     widest = max(len(cut) for *_, cut in groups)
-    filled = np.array([[*cut, *[-np.inf] * (widest - len(cut))] for *_, cut in groups])
+    filled = [[*cut, *[-np.inf] * (widest - len(cut))] for *_, cut in groups]
+    return np.array(filled).reshape(len(groups), widest)
+
+
+@settings(deadline=None, max_examples=40)
+@given(groups_of_laws)
+def test_modes_of_many_groups_are_those_of_each(groups):
     columns = [np.array(column) for column in list(zip(*groups, strict=True))[:3]]
-    at, variance = beyond.modes(*columns, filled.reshape(len(groups), widest))
+    at, variance = beyond.modes(*columns, padded(groups))
     wanted = [beyond.mode(*group) for group in groups]
     assert at == pytest.approx([w[0] for w in wanted], rel=1e-8)
     # The hazard less z: far in the tail what the series leaves, 1e-10, counts a thousand times.
     assert variance == pytest.approx([w[1] for w in wanted], rel=2e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(groups_of_laws)
+def test_the_mode_of_a_member_is_that_of_its_group_without_it(groups):
+    members = [(g, own) for g, group in enumerate(groups) for own in range(-1, len(group[3]))]
+    of, own = np.array(members).T
+    known = np.array([group[:3] for group in groups]).T
+    at, variance = beyond.modes_of_others(known, padded(groups), of, own)
+    wanted = [
+        beyond.mode(*groups[g][:3], [v for i, v in enumerate(groups[g][3]) if i != out])
+        for g, out in members
+    ]
+    # Newton's last step is below 1e-6 of a spread, and the curvature is of where it began.
+    assert at == pytest.approx([w[0] for w in wanted], rel=1e-6)
+    assert variance == pytest.approx([w[1] for w in wanted], rel=1e-2)
 
 
 def test_many_questions_are_answered_as_one_by_one():

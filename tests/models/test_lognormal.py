@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.models.lognormal import FAR_Z, LEVELS, Lognormal, mills, z_beyond
+from heddle.models.lognormal import (
+    FAR_Z,
+    LEVELS,
+    Lognormal,
+    mills,
+    quantiles_many,
+    remaining_many,
+    z_beyond,
+)
 from heddle.models.normal import inv_cdf
 
 laws = st.builds(Lognormal, st.floats(-2.0, 14.0), st.floats(0.05, 3.0))
@@ -44,6 +52,16 @@ def test_the_total_only_grows_with_the_tokens_already_spent(law, so_far, factor)
 def test_what_is_asked_of_every_step_at_once_is_what_is_asked_one_by_one(law, so_far):
     one_by_one = [law.quantile(level, so_far) for level in LEVELS]
     assert law.remaining(so_far) == (*one_by_one, law.mean(so_far))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(laws, st.just(0.0) | tokens), min_size=1, max_size=12))
+def test_many_are_answered_as_each_at_admission_on_the_way_and_far_beyond(asked):
+    columns = [np.array(c) for c in zip(*((law.mu, law.sigma, t) for law, t in asked), strict=True)]
+    each = np.array([law.remaining(so_far) for law, so_far in asked])
+    assert remaining_many(*columns) == pytest.approx(each, rel=1e-9)
+    assert quantiles_many(*columns) == pytest.approx(each[:, :3], rel=1e-9)
+    assert quantiles_many(*columns, (0.5,))[:, 0] == pytest.approx(each[:, 1], rel=1e-9)
 
 
 @given(st.floats(0.05, 0.95))
