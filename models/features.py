@@ -153,7 +153,8 @@ def _by_steps(columns: Mapping[str, Floats], known: NDArray[np.bool_]) -> tuple[
     own = np.log(np.maximum(so_far, 1.0) / np.maximum(k, 1.0))
     pace = theirs + k / (k + OWN_PACE) * (own - theirs)
     left = quantiles_many(whole - half, sigma, k, MIDDLE)[:, 0]
-    least = np.maximum((k + NEXT_STEP) * np.exp(pace), so_far)
+    # At admission it has got beyond nothing yet.
+    least = np.where(k > 0, np.maximum((k + NEXT_STEP) * np.exp(pace), so_far), 0.0)
     beyond = quantiles_many(mu, sigma, least, MIDDLE)[:, 0] + least - so_far
     paths = (np.log(np.maximum(left, 1.0)) + pace, np.log(np.maximum(beyond, 1.0)))
     offs = [np.clip(p - columns["prior_log_p50"], -PATH_LIMIT, PATH_LIMIT) for p in paths]

@@ -138,6 +138,10 @@ def test_six_short_steps_in_a_group_of_long_ones_are_more_than_their_tokens_say(
     assert survived(3_000, 6) > left_beyond(3_000, 3_000) + 0.02
 
 
+def test_at_admission_no_step_has_been_survived_and_history_alone_speaks():
+    assert survived(0, 0) == pytest.approx(9.0, abs=1e-9)
+
+
 def test_steps_say_nothing_where_the_tokens_are_beyond_them_or_nobody_knows_a_pace():
     assert survived(30_000, 2) == pytest.approx(left_beyond(30_000, 30_000), abs=0.05)
     assert survived(3_000, 6, steps=0.0) == MIDDLE
