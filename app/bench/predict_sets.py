@@ -30,6 +30,7 @@ KS: Final = (0, 1, 2, 4, 8)
 FEWEST: Final = 100
 """Trajectories at a step below which its top 20 % are too few to rank by."""
 REAL: Final = ("tau_bench", "tau2_whissle", "intercode")
+APART: Final = "kv_cache_tester"
 CAPPED: Final = 10
 """Turns at which intercode cuts off; 54 % of its trajectories, left out whole."""
 
