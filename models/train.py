@@ -22,7 +22,7 @@ from heddle.models import crossfit as cf
 from heddle.models.candidates import guesses, standing
 from heddle.models.card import write_card
 from heddle.models.dataset import Dataset, rollouts_of
-from heddle.models.errors import ArtifactError, DatasetError, RegistryError
+from heddle.models.errors import ArtifactError, DatasetError, ModelsError, RegistryError
 from heddle.models.evaluate import OVERALL, Held, compare
 from heddle.models.folds import Split
 from heddle.models.gate import Verdict, judge
@@ -109,6 +109,12 @@ def train(
             f"record at least {LEAST_TRAJECTORIES}"
         )
         raise DatasetError(message)
+    if args.device != "cpu" and not torch.cuda.is_available():
+        message = (
+            f"torch sees no GPU to fit on here (device {args.device!r}); leave the device at cpu, "
+            "or install torch with CUDA"
+        )
+        raise ModelsError(message)
     report(0.0, f"{dataset.rows.height:,} rows of {dataset.trajectories:,} trajectories")
     with _torch_threads(args.threads):
         fitted = cf.crossfit(dataset.rows, args.split, args.folds, args.fit(), report)

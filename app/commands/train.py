@@ -19,6 +19,7 @@ def run(
     rollout: Annotated[str | None, typer.Option(help="Only this rollout.")] = None,
     split: Annotated[str, typer.Option(help="Held out: group, task, rollout or time.")] = "group",
     epochs: Annotated[int, typer.Option(help="At most.", min=1)] = 60,
+    device: Annotated[str, typer.Option(help="Where to fit: cpu or cuda.")] = "cpu",
     seed: options.Seed = 0,
     collector: options.Collector = None,
     data: options.Data = None,
@@ -40,9 +41,11 @@ def run(
 
     if split not in ("group", "task", "rollout", "time"):
         fail(f"--split {split!r} is unknown; choose one of group, task, rollout, time")
+    if device not in ("cpu", "cuda"):
+        fail(f"--device {device!r} is unknown; choose cpu or cuda")
     settings = load({"collector": collector, "data": data})
     dataset = recorded(settings.query_url, run_id, rollout)
-    args = Args(seed=seed, epochs=epochs, split=split)
+    args = Args(seed=seed, epochs=epochs, split=split, device=device)
     console = Console(stderr=True) if json else show.OUT
     result = train(dataset, args, Registry(settings.data / "predictors"), console)
     if json:

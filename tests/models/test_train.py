@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from rich.console import Console
 
 from heddle.models import crossfit
 from heddle.models.dataset import Dataset, from_collector
-from heddle.models.errors import DatasetError
+from heddle.models.errors import DatasetError, ModelsError
 from heddle.models.evaluate import OVERALL
 from heddle.models.folds import folds_of
 from heddle.models.length import Examples, clearly_saves
@@ -166,6 +167,12 @@ def test_too_little_data_is_one_sentence(recorded, tmp_path):
         train(recorded(groups=4, samples=3), QUICK, Registry(tmp_path))
     with pytest.raises(DatasetError, match="cannot make 3 folds"):
         train(recorded(groups=20, samples=3), replace(QUICK, split="task"), Registry(tmp_path))
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelsError, match=r"sees no GPU to fit on here .*leave the device at cpu"):
+        train(recorded(groups=20, samples=4), replace(QUICK, device="cuda"), Registry(tmp_path))
 
 
 def test_by_time_a_rollout_is_judged_by_earlier_ones_alone(recorded, monkeypatch):
