@@ -196,7 +196,7 @@ class LiveTrajectory:
     """The same of its steps..."""
     tools_told: tuple[object, Shared] | None = None
     """... and of its tools."""
-    steered: tuple[Trajectory, Switches] | None = None
+    steered: tuple[Trajectory, Switches, int] | None = None
     """What the priorities of its running steps were last worked out from."""
 
     def __post_init__(self) -> None:

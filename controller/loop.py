@@ -88,7 +88,7 @@ class Loop:
             fetches=self.mover.benefit.fetches,
         )  # fmt: skip
         self.pace = self._decider.pace
-        self.steering = Steering(fleet, self.table, switchboard, beliefs, believe)
+        self.steering = Steering(fleet, self.table, switchboard, beliefs, believe, clock.now_ns)
         self._returned: dict[LiveTrajectory, None] = {}
         """Whose waiting steps nobody has looked at yet."""
         self._arrivals = 0

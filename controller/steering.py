@@ -1,10 +1,10 @@
 """Which requests that an engine already has should stand elsewhere in its queue now?
 
 A priority leaves with its request and grows old there: a switch changes the order, a prediction
-changes when siblings end. Where the engine has Heddle's plugin and it was verified, a new one goes
-after it: at most one change a request and interval, one call a worker, never for a priority that
-the client chose. Where it was not, what waits here is ordered here (late binding) and what waits in
-the engine keeps what it was sent with.
+changes when siblings end, and who is there for too long rises. Where the engine has Heddle's plugin
+and it was verified, a new one goes after it: at most one change a request and interval, one call a
+worker, never for a priority that the client chose. Where it was not, what waits here is ordered
+here (late binding) and what waits in the engine keeps what it was sent with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from heddle.controller.beliefs import Beliefs
-from heddle.controller.core.priority import band
+from heddle.controller.core.priority import AGE_S, aged, band
 from heddle.controller.errors import EngineError
 from heddle.controller.fleet.engine import Priorities
 from heddle.controller.fleet.workers import Fleet
@@ -52,12 +52,14 @@ class Steering:
         switchboard: Switchboard,
         beliefs: Beliefs,
         believe: Callable[[LiveTrajectory], None],
+        now_ns: Callable[[], int],
     ) -> None:
         self._fleet = fleet
         self._table = table
         self._switchboard = switchboard
         self._beliefs = beliefs
         self._believe = believe
+        self._now_ns = now_ns
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._counted_s = float("-inf")
@@ -103,12 +105,15 @@ class Steering:
         if trajectory.believed != switches.prediction:
             self._believe(trajectory)
         fact, before = trajectory.fact(), trajectory.steered
-        if before is not None and before[0] is fact and before[1] is switches:
+        longest_s = (self._now_ns() - min(s.released_ns for s in trajectory.running)) / 1e9
+        age = int(longest_s / AGE_S)
+        if before is not None and before[0] is fact and before[1] is switches and before[2] == age:
             return
-        trajectory.steered = fact, switches
+        trajectory.steered = fact, switches, age
         # Fresh until its first step has ended: its worker holds none of it that could be lost.
         asked = fact._replace(worker=None) if not fact.steps else fact
-        priority = band(switches.order, asked, self._beliefs.rates(trajectory.run)) or UNRANKED
+        rank = band(switches.order, asked, self._beliefs.rates(trajectory.run))
+        priority = aged(rank, longest_s) or UNRANKED
         now_s = asyncio.get_running_loop().time()
         for step in trajectory.running:
             if step.asked_priority is not None or (step.priority or UNRANKED) == priority:

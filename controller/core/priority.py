@@ -22,6 +22,11 @@ from heddle.controller.core.types import Rates, Trajectory
 BANDS_TOKENS: Final = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 IN_FLIGHT: Final = len(BANDS_TOKENS) + 1
+# Two guards against starvation, far beyond what an order makes anybody wait on purpose.
+AGE_S: Final = 300.0
+"""Seconds at an engine that lift a step by a band."""
+OVERTAKEN: Final = 65_536
+"""Steps that came after a waiting one, beyond which it goes before all that are not as late."""
 
 
 def expected_tokens(trajectory: Trajectory, rates: Rates) -> float:
@@ -97,8 +102,12 @@ AS_THEY_COME: Final = frozenset({"fcfs", "longest-fresh"})
 
 
 def in_flight_first(order: str, standing: Standing) -> Ints:
-    """Who goes first, second, ...: steps of started trajectories before first ones."""
-    return np.lexsort((standing.arrival, ORDERS[order](standing), standing.fresh))
+    """Who goes first, second, ...: steps of started trajectories before first ones, and among each
+    those that were overtaken too often, as they came."""
+    key, arrival = ORDERS[order](standing), standing.arrival
+    if arrival.size and (newest := arrival.max()) - arrival.min() > OVERTAKEN:
+        key = np.where(newest - arrival > OVERTAKEN, -np.inf, key)
+    return np.lexsort((arrival, key, standing.fresh))
 
 
 def started_first(
@@ -123,6 +132,13 @@ def band(order: str, trajectory: Trajectory, rates: Rates) -> int | None:
         # Above every fresh one: a started step that waits finds its prefix evicted.
         return _band(expected_tokens(trajectory, rates)) if trajectory.is_fresh else IN_FLIGHT
     return None
+
+
+def aged(priority: int | None, waited_s: float) -> int | None:
+    """That band after so long: never above the highest, so that age alone preempts nobody."""
+    if priority is None or priority >= IN_FLIGHT:
+        return priority
+    return min(priority + int(waited_s / AGE_S), IN_FLIGHT)
 
 
 def _band(tokens: float) -> int:

@@ -10,9 +10,12 @@ import aiohttp
 
 from heddle.controller import steering
 from heddle.controller.clock import Clock
+from heddle.controller.core import priority
 from heddle.controller.emulator.http import EngineApp
 from heddle.controller.emulator.request import EngineConfig
 
+LOOKED_S = 0.7
+"""Wall seconds in which whoever steers has looked at least once, whether asked or not."""
 CONFIG = EngineConfig(model="Qwen3-14B", system="h100_sxm", degree=1, worker_id="w0", max_running=1)
 
 
@@ -47,7 +50,8 @@ async def queued(engine, count):
 async def order_of_ends(http, auth, engine, *switches, own=None):
     """`old` has written 600 tokens, `young` 10; both wait behind a long step, old first."""
     await asyncio.gather(ask(http, "old", 600), ask(http, "young", 10))
-    blocker = asyncio.create_task(ask(http, "blocker", 3000))
+    # Longer than it takes to queue the others on a slow machine; it is stopped, not waited for.
+    blocker = asyncio.create_task(ask(http, "blocker", 60_000))
     while not engine.runner.engine.scheduler.running:
         await asyncio.sleep(0.005)
     ends = []
@@ -63,6 +67,9 @@ async def order_of_ends(http, auth, engine, *switches, own=None):
             "/heddle/v1/switches", json={**said, "who": "test"}, headers=auth
         ) as reply:
             assert reply.status == 200, await reply.text()
+    await asyncio.sleep(LOOKED_S)
+    async with http.post("/abort_request", json={"trajectory_id": "blocker"}) as reply:
+        assert reply.status == 200
     await asyncio.gather(blocker, *waiting)
     async with http.get("/heddle/v1/workers") as reply:
         (worker,) = await reply.json()
@@ -106,6 +113,19 @@ async def test_within_an_interval_a_request_changes_once(stack, serve_app, auth,
         ends, worker = await order_of_ends(http, auth, engine, LEAST, back)
     assert ends == ["young", "old"]
     assert worker["priority_changes"] == 3
+
+
+async def test_who_waits_too_long_rises_to_those_that_came_later(
+    stack, serve_app, auth, monkeypatch
+):
+    monkeypatch.setattr(steering, "INTERVAL_S", 0.02)
+    for module in (steering, priority):
+        monkeypatch.setattr(module, "AGE_S", 0.01)
+    async with one_slot(stack, serve_app, auth) as (_, http, engine):
+        ends, _ = await order_of_ends(http, auth, engine, LEAST)
+    # Both have risen as far as age lifts anybody, and the older goes first again.
+    assert ends == ["old", "young"]
+    assert engine.runner.engine.scheduler.preempted == 0
 
 
 async def test_a_clients_own_priority_is_left_alone(stack, serve_app, auth):
