@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from heddle.controller.beliefs import Beliefs
 from heddle.controller.calibration import MOST, Calibration
 from heddle.controller.core.types import Length
+from heddle.controller.live import LiveTrajectory
 from heddle.models.lognormal import Lognormal
 
 
@@ -52,3 +54,12 @@ def test_widening_keeps_the_middle_and_is_the_wider_law():
     told = known.widened(Length(p10=law.p10, p50=law.p50, p90=law.p90, mean=law.mean))
     assert told.p50 == law.p50
     assert (told.p10, told.p90, told.mean) == pytest.approx((wide.p10, wide.p90, wide.mean))
+
+
+@pytest.mark.parametrize("policy", ["group-history", "learned"])
+def test_what_decisions_and_plans_are_told_is_as_wide_as_the_rollout_shows(policy):
+    beliefs, waits = Beliefs(), LiveTrajectory(run="r", id="t", number=0, group="g")
+    own, _ = beliefs.predict(policy, waits)
+    beliefs.calibrations["r"].factor = 2.0
+    told, _ = beliefs.predict(policy, waits)
+    assert (told.p50, told.p90 / told.p50) == pytest.approx((own.p50, (own.p90 / own.p50) ** 2))

@@ -102,12 +102,18 @@ def test_from_three_rollouts_to_a_promoted_version_and_back(stack, client, heddl
     assert versions_of(stack, "ro3") == {job.version}
     reviewed = heddle("evaluate", job.version, "--data", stack.data, "--run", RUN)
     assert "32 trajectories of 1 rollouts it never saw" in reviewed.stdout, reviewed.stderr
-    promoted = client.promote(from_cli, who="ann", force=True)
-    assert promoted.version == from_cli
-    began = time.monotonic()
-    assert client.rollback(who="ann").version == job.version
+    with_token = ("--controller", stack.controller, "--data", stack.data)
+    refused = heddle("promote", "length-none", *with_token)
+    assert (refused.returncode, from_cli in refused.stderr) == (2, True), refused.stderr
+    promoted = heddle("promote", from_cli, "--force", "--why", "compare", *with_token)
+    assert promoted.returncode == 0, promoted.stderr
+    assert client.predictor().version == from_cli
+    shown = heddle("predictor", "show", from_cli, "--controller", stack.controller)
+    assert f"# {from_cli}" in shown.stdout, shown.stderr
+    taken_back = heddle("rollback", *with_token)
+    assert taken_back.returncode == 0, taken_back.stderr
+    assert client.predictor().version == job.version
     assert client.rollback(who="ann").version == "group-history"
-    assert time.monotonic() - began < 30
     play(stack, client, 4)
     assert versions_of(stack, "ro4") == {"group-history"}
     deeds = [deed.deed for deed in client.predictor_audit()]

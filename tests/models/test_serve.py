@@ -55,6 +55,21 @@ def test_quantiles_never_cross_whatever_the_weights(seed):
     assert (q[:, 1] < q[:, 2]).all()
 
 
+@pytest.mark.parametrize("line", [0.0, 0.4])
+def test_beyond_every_length_it_was_taught_the_answer_goes_on_along_historys_line(line):
+    net = random_net(3)
+    with torch.no_grad():
+        net.line.fill_(line)
+    at, weights = serve.PRIOR_AT[0], export([net])
+    x = random_matrix(4, rows=1)
+    # Both are beyond where features are clipped: only history's own middle differs.
+    x[:, at] = weights.mean[0, at] + (serve.X_LIMIT + 1.0) * weights.scale[0, at]
+    further = x.copy()
+    further[:, at] += 5.0
+    grown = serve.log_quantiles(weights, further) - serve.log_quantiles(weights, x)
+    assert grown == pytest.approx(np.full((1, 3), 5.0 * (1.0 + line)))
+
+
 def test_an_untrained_network_says_what_history_says():
     history = GroupHistory()
     for total in (900, 1_100, 2_000):

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from heddle.models import crossfit
+from heddle.models.card import NOT_FOR
 from heddle.models.dataset import Dataset, from_collector
 from heddle.models.errors import DatasetError, ModelsError
 from heddle.models.evaluate import OVERALL
@@ -137,9 +138,17 @@ def test_the_last_line_says_how_good_it_is_and_where_it_was_saved(recorded, tmp_
     assert last == result.last_line
     assert last.endswith(result.version.version)
     assert "(group history 0." in last
-    card = registry.card(result.version.version)
-    assert "## Not for" in card
-    assert "| group history | all |" in card
+
+
+def test_the_card_names_its_data_its_split_its_metrics_per_step_and_what_it_is_not_for(won):
+    card = won.registry.card(won.result.version.version)
+    assert f"- data {won.dataset.fingerprint}: 200 trajectories in 40 groups" in card
+    assert "split by group into 3 folds, seed 0" in card
+    steps = sorted(set(won.result.verdict.table["k"]) - {OVERALL})
+    assert len(steps) > 1
+    for k in ("all", *steps):
+        assert f"| group history | {k} | " in card
+    assert card.endswith("## Not for\n\n" + "\n".join(f"- {one}" for one in NOT_FOR) + "\n")
 
 
 def test_a_store_that_also_holds_nameless_trajectories_trains_and_says_so(frames, tmp_path):
