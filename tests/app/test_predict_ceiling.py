@@ -1,4 +1,4 @@
-"""What the predictor's bench holds it against: both ceilings, the interval, and the same tokens."""
+"""What the predictor's bench holds it against: ceilings, intervals, the same tokens, a second."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 import pytest
+from predictor_weights import saved
 
 from heddle.app.bench.predict_ceiling import interval, oracle_of, parts_of, siblings_of
 from heddle.app.bench.predict_pairs import more_is_known
 from heddle.app.bench.predict_sets import KS, Judged, steps_of
+from heddle.app.bench.predict_speed import TIMES, promotions
 from heddle.controller.emulator.workload import generate
 from heddle.models.crossfit import Crossfit, together
 from heddle.models.dataset import ask
 from heddle.models.evaluate import groups_of, spearman
 from heddle.models.features import FEATURES
 from heddle.models.length import LengthNet, export
+from heddle.models.registry import Registry
+from heddle.models.types import Query
 
 GROUPS = 24
 
@@ -85,3 +89,14 @@ def test_an_interval_is_as_wide_as_whole_groups_differ():
     apart = np.repeat([0.0, 0.0, 0.0, 1.0], 25)
     low, high = interval(lambda at: float(apart[at].mean()), group)
     assert (low, high) == (0.0, 0.5)
+
+
+def test_promotions_are_timed_there_and_back_each_until_the_other_answers(tmp_path):
+    version = saved(tmp_path, 0.25, accepted=False)
+    registry = Registry(tmp_path / "predictors")
+    figure = promotions(registry, Query(group="g"))["promote_s"]
+    assert figure.note.startswith(f"the slowest of {2 * TIMES}, ")
+    deeds = [(deed["deed"], deed["version"]) for deed in registry.audit()[1:]]
+    assert [deed for deed, _ in deeds] == ["promote-forced", "rollback"] * TIMES
+    assert deeds[0] == ("promote-forced", version)
+    assert registry.active() is None
