@@ -35,8 +35,8 @@ ROWS: Final = 100_000
 ASKED: Final = (1, 512)
 TIMES: Final = 30
 REST_S: Final = 0.5
-"""Before answers are timed: a second thread (BLAS or OpenMP) that a training woke spins on for some 60 ms, and what
-it burns is the process's CPU time too. On a quiet machine it made 6.5 ms of 2.5."""
+"""Before answers are timed: a second thread (BLAS or OpenMP) that a training woke spins on for some
+60 ms, and what it burns is the process's CPU time too. On a quiet machine it made 6.5 ms of 2.5."""
 
 
 def speed(rows: int, say: Say) -> dict[str, Figure]:
