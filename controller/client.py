@@ -73,6 +73,10 @@ class ControllerClient:
             self._post(f"/rollouts/{rollout}/end", {"run": run})
         )
 
+    def runs(self) -> list[wire.RunState]:
+        """Every run that is known there now."""
+        return [wire.RunState.model_validate(r) for r in self._get("/runs")]
+
     def rollouts(self) -> list[wire.RolloutState]:
         """Every rollout begun there."""
         return [wire.RolloutState.model_validate(r) for r in self._get("/rollouts")]

@@ -5,6 +5,7 @@ The guard in front has already checked token, content type, Origin and Host.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -114,6 +115,27 @@ async def health(request: Request) -> Any:
         clock_origin_ns=up.config.clock.origin_ns,
         clock_speed=up.config.clock.speed,
     )
+
+
+@router.get("/runs", response_model=list[wire.RunState])
+async def runs(request: Request) -> Any:
+    """Every run that is known here now."""
+    up = _up(request)
+    states: dict[str, Counter[str]] = {run: Counter() for run in up.switchboard.runs}
+    states |= {run: Counter() for run in up.loop.open_rollout}
+    for trajectory in up.loop.trajectories.values():
+        states.setdefault(trajectory.run, Counter())[trajectory.state] += 1
+    return [
+        wire.RunState(
+            run=run,
+            preset=preset_name(up.switchboard.of(run)),
+            rollout=up.loop.open_rollout.get(run),
+            trajectories=counted.total(),
+            held=counted["held"],
+            running=counted["running"],
+        )
+        for run, counted in sorted(states.items())
+    ]
 
 
 @router.post("/rollouts", response_model=wire.RolloutReply)

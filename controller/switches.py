@@ -28,6 +28,11 @@ class Switchboard:
                 # Written by another version that knew other policies: the start preset serves.
                 continue
 
+    @property
+    def runs(self) -> list[str]:
+        """Runs with switches of their own."""
+        return [run for run in self._of if run != EVERY_RUN]
+
     def of(self, run: str | None) -> Switches:
         """The switches in force for that run."""
         return self._of.get(run or EVERY_RUN, self._of[EVERY_RUN])

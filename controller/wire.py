@@ -233,6 +233,18 @@ class RolloutEnded(BaseModel):
     makespan_s: float
 
 
+class RunState(BaseModel):
+    """One run that has live trajectories, an open rollout or switches of its own."""
+
+    run: str
+    preset: str | None
+    rollout: str | None
+    """The one that is open."""
+    trajectories: int
+    held: int
+    running: int
+
+
 class RolloutState(BaseModel):
     """One rollout this controller began."""
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from heddle.app.commands import options
 
+if TYPE_CHECKING:
+    from heddle.controller.wire import AuditEntry
+
+AUDITED: Final = 1_000
+
 TYPER = options.help_with(
     "heddle switch",
     "heddle switch order=fcfs --why 'compare'",
     "heddle switch preset=verl --run exp-7",
+    "heddle switch --undo --why 'it was slower'",
 )
 
 
@@ -21,6 +27,9 @@ def run(
     ] = None,
     who: Annotated[str | None, typer.Option(help="Who asks; the user by default.")] = None,
     why: Annotated[str, typer.Option(help="The reason, kept with the change.")] = "",
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put back what stood before the newest change.")
+    ] = False,
     run_id: options.Run = None,
     controller: options.Controller = None,
     data: options.Data = None,
@@ -34,14 +43,32 @@ def run(
     import getpass
 
     from heddle.app.commands.connect import controller_client
+    from heddle.app.errors import fail
 
     asked = _parsed(changes or [])
+    if undo and asked:
+        fail("--undo puts back what stood before; it takes no changes beside it")
     with controller_client(controller, data, token_file) as client:
+        if undo:
+            asked, version = _before(client.audit(limit=AUDITED), run_id or "")
+            why = why or f"undo of version {version}"
         if asked:
             said = client.switch(run=run_id, who=who or getpass.getuser(), why=why, **asked)
         else:
             said = client.switches(run_id or "")
     _print(said, json=json)
+
+
+def _before(audit: list[AuditEntry], run: str) -> tuple[dict[str, str], int]:
+    """What the newest change of that run changed, as it was; and its version."""
+    from heddle.app.errors import fail
+
+    mine = [entry for entry in audit if entry.run == run]
+    if not mine:
+        of = f"for run {run!r}" if run else "for every run (--run names one of its own)"
+        fail(f"nothing was switched {of} in the newest {AUDITED} changes; there is nothing to undo")
+    newest = mine[0]
+    return {e.choice: e.before for e in mine if e.at_ns == newest.at_ns}, newest.version
 
 
 def _parsed(changes: list[str]) -> dict[str, str]:

@@ -75,6 +75,31 @@ async def test_switches_of_one_run_leave_the_others_alone(stack, auth):
     assert (mine["preset"], others["preset"]) == ("heddle", "verl")
 
 
+async def test_runs_are_those_with_trajectories_a_rollout_or_switches_of_their_own(stack, auth):
+    async with up(stack) as (s, http):
+        said = {"run": "switched", "preset": "heddle", "who": "x"}
+        await ask(http, "POST", "/switches", json=said, headers=auth)
+        begun = {"run": "begun", "rollout": "o1", "expected": 1}
+        await ask(http, "POST", "/rollouts", json=begun, headers=auth)
+        await http.post("/generate", **step("a"))
+        s.engines[0].gate = s.engines[1].gate = asyncio.Event()
+        running = asyncio.create_task(http.post("/generate", **step("b")))
+        while not any(t.running for t in s.loop.trajectories.values()):
+            await asyncio.sleep(0.005)
+        told = (await ask(http, "GET", "/runs"))[1]
+        s.engines[0].gate.set()
+        await running
+        with ControllerClient(s.url) as client:
+            runs = await asyncio.to_thread(client.runs)
+    names = ("run", "preset", "rollout", "trajectories", "held", "running")
+    assert [tuple(run[name] for name in names) for run in told] == [
+        ("begun", "verl", "o1", 0, 0, 0),
+        ("r", "verl", None, 2, 0, 1),
+        ("switched", "heddle", None, 0, 0, 0),
+    ]
+    assert [run.run for run in runs] == ["begun", "r", "switched"]
+
+
 async def test_an_unknown_policy_is_400_names_the_known_and_changes_nothing(stack, auth):
     async with up(stack) as (_, http):
         said = {"admission": "hold-count", "order": "sjf", "who": "x"}

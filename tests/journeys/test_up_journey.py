@@ -109,6 +109,13 @@ def test_a_policy_is_switched_with_its_reason_and_an_unknown_one_is_refused(stac
         audited = eventually(lambda: client.query("switches", run="chats").to_dicts())
     assert (audited[0]["after"], audited[0]["why"]) == ("fcfs", "compare")
 
+    back = heddle("switch", "--undo", "--json", *there)
+    again = heddle("switch", "--undo", "order=fcfs", *there)
+    nothing = heddle("switch", "--undo", *there[:-1], "nobody's")
+    assert json.loads(back.stdout)["switches"]["order"] == audited[0]["before"] != "fcfs"
+    assert "takes no changes beside it" in again.stderr
+    assert 'nothing was switched for run "nobody\'s"' in nothing.stderr
+
 
 def test_a_change_without_the_token_is_refused(stack):
     url = f"{stack.controller}/heddle/v1/switches"
