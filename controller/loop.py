@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from heddle.controller.beliefs import Beliefs
 from heddle.controller.benefit import Benefit
 from heddle.controller.clock import Clock
 from heddle.controller.core.decide import decide_at_home, roams
-from heddle.controller.core.types import Fetches, Plan, Release, Switches, Trajectory
+from heddle.controller.core.types import Plan, Release, Switches, Trajectory
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import TOOL_GAP_NS, Gap, StepSpans
 from heddle.controller.dataplane.usage import Usage
@@ -62,7 +61,7 @@ class Loop:
         beliefs: Beliefs,
         spans: StepSpans,
         thread: Thread | None = asyncio.to_thread,
-        fetches: Fetches = MappingProxyType({}),
+        benefit: Benefit | None = None,
     ) -> None:
         self.clock = clock
         self.rng = rng
@@ -77,7 +76,7 @@ class Loop:
         self.decisions = Decided()
         self.failures = 0
         self.last_failure = ""
-        self.mover = Mover(clock, fleet, journal, spans, self._returns, Benefit(fetches))
+        self.mover = Mover(clock, fleet, journal, spans, self._returns, benefit)
         self.foresight = Foresight(
             clock, beliefs, spans, lambda run: switchboard.of(run).prediction
         )

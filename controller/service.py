@@ -19,6 +19,7 @@ import uvicorn
 
 from heddle.collector.tracing import Emitter
 from heddle.controller.beliefs import Beliefs
+from heddle.controller.benefit import Benefit
 from heddle.controller.blocks import Blocks
 from heddle.controller.clock import Clock
 from heddle.controller.control import control_app
@@ -158,7 +159,7 @@ class Controller:
             journal=self.journal,
             beliefs=Beliefs(config.collector_queries, config.query_token, self.registry),
             spans=StepSpans(spans, config.clock.speed),
-            fetches=fetches(config.system, config.model),
+            benefit=Benefit(fetches(config.system, config.model)),
         )
         self.predictors = Predictors(self.registry, self.journal, self.loop.beliefs)
         self.jobs = Jobs(_places(config), self.predictors.promote)
