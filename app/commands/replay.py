@@ -116,23 +116,21 @@ def run(
     """Send recorded trajectories again, or compare policies.
 
     With --policies nothing is started: the real loop decides on emulated engines in virtual time.
-    Otherwise on a stack of its own, or the running one at --controller: exit code 1 says that the
-    store differs from the file. Where this machine ran behind (host lag above 10 % of the
-    trajectories' time), the figures do not count, and it is said.
+    Else on a stack of its own, or the running one at --controller: exit code 1 says that the store
+    differs from the file. With a host lag above 10 % of the trajectories' time no figure counts.
     """
     from heddle.app.commands.compare import compare, fleets_of
 
-    fleets = fleets_of(gpus)
     _check(context, compares=policies is not None)
     if policies is not None:
-        fleet = {"gpus": fleets, "model": model, "error": error, "workers": workers, "ray": ray}
+        fleet = {"gpus": fleets_of(gpus), "model": model, "error": error, "workers": workers}
         fleet |= {"barrier": barrier, "arrivals_s": arrivals, "seed": seed, "seeds": seeds}
         source = {"file": file, "rollout": rollout, "workload": workload, "groups": groups}
-        fleet |= {"collector": collector, "otlp": otlp, "save": save}
+        fleet |= {"collector": collector, "otlp": otlp, "save": save, "ray": ray}
         return compare(policies.split(","), source, fleet, json=json)
-    flags = {"data": data, "fleet.gpus": fleets[0] if gpus else None, "fleet.model": model}
+    flags = {"data": data, "fleet.gpus": fleets_of(gpus)[0] if gpus else None, "otlp": otlp}
     flags |= {"token_file": token_file, "fleet.speed": speed, "fleet.seed": seed}
-    flags |= {"controller": controller, "collector": collector, "otlp": otlp}
+    flags |= {"fleet.model": model, "controller": controller, "collector": collector}
     sent = {"preset": preset, "vocabulary": vocabulary}
     return _replay(file, (limit, max_context, max_tool_wait, seed), flags, sent, json=json)
 
