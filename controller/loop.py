@@ -382,10 +382,8 @@ class Loop:
         if now_ns < self._next_sweep_ns:
             return
         self._next_sweep_ns = now_ns + int(FORGET_S * 1e7)
-        oldest_ns = now_ns - int(FORGET_S * 1e9)
-        for trajectory in list(self.trajectories.values()):
-            if trajectory.last_end_ns < oldest_ns and trajectory.state == "tool":
-                self._leave(trajectory, truncated=True)
+        for trajectory in self.table.away(now_ns - int(FORGET_S * 1e9)):
+            self._leave(trajectory, truncated=True)
 
     async def _beating(self) -> None:
         while True:

@@ -73,6 +73,10 @@ class Table:
         """Every step that is held, of one run or of all."""
         return [s for t in self._of_run(run) for s in t.waiting]
 
+    def away(self, since_ns: int) -> list[LiveTrajectory]:
+        """Between two steps for longer than that."""
+        return [t for t in self.by_key.values() if t.last_end_ns < since_ns and t.state == "tool"]
+
     def matching(self, *, rid: str | None, trajectory_id: str | None, every: bool) -> list[Step]:
         """Held and running steps of that trajectory or with that rid, or all."""
         return [
