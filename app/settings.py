@@ -63,7 +63,7 @@ class FleetSettings(_Part):
     """What engines serve, for the speed expected of them."""
     system: str = "h100_sxm"
     """GPUs that speed is of, or a file that `heddle profile` saved."""
-    speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    speed: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
     """Emulated seconds per second."""
     seed: int = 0
     """Of what emulated engines draw."""

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 TYPER = options.help_with(
     "heddle engine --port 30000 --degree 2 --model Qwen3-14B",
-    "heddle engine --system profiles/Qwen3-14B/v0001.json",
+    "heddle engine --system .heddle/profiles/Qwen3-14B/v0001.json",
 )
+MOST = 2**53
+"""Of what `/server_info` says as a number: JSON carries no greater whole ones exactly."""
 
 
 class HostWrite(StrEnum):
@@ -29,17 +31,19 @@ class HostWrite(StrEnum):
 
 
 KvTokens = Annotated[
-    int | None, typer.Option(help="KV room; else what the profile says fits.", min=64)
+    int | None, typer.Option(help="KV room; else what the profile says fits.", min=64, max=MOST)
 ]
-MaxRunning = Annotated[int | None, typer.Option(help="Requests that run at once.", min=1)]
+MaxRunning = Annotated[int | None, typer.Option(help="Requests that run at once.", min=1, max=MOST)]
 PreemptionThreshold = Annotated[
-    int | None, typer.Option(help="Preempt beyond that priority margin; else never.", min=0)
+    int | None,
+    typer.Option(help="Preempt beyond that priority margin; else never.", min=0, max=MOST),
 ]
 HicacheRatio = Annotated[
     float | None,
     typer.Option(
         help="Keep KV on the host too, in so many times the GPU's room.",
         min=0.0,
+        max=1_000_000.0,
         callback=options.finite,
     ),
 ]
@@ -58,13 +62,14 @@ LaunchDelay = Annotated[
     typer.Option(
         help="Fleet seconds before it listens: imports, weights.",
         min=0.0,
+        max=1_000_000.0,
         callback=options.finite,
     ),
 ]
 
 
 def run(
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 30000,
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 30000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     degree: Annotated[int, typer.Option(help="GPUs of this engine.", min=1)] = 1,
     worker_id: Annotated[str, typer.Option("--worker-id", help="Its name in the fleet.")] = "w0",

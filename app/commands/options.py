@@ -52,7 +52,9 @@ System = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.", min=0)]
 Speed = Annotated[
     float | None,
-    typer.Option("--speed", help="Emulated seconds per second.", min=0.01, callback=finite),
+    typer.Option(
+        "--speed", help="Emulated seconds per second.", min=0.01, max=1_000_000.0, callback=finite
+    ),
 ]
 Collector = Annotated[
     str | None,
@@ -71,7 +73,13 @@ Task = Annotated[str | None, typer.Option("--task", help="Only this task family.
 Worker = Annotated[str | None, typer.Option("--worker", help="Only this worker.")]
 State = Annotated[str | None, typer.Option("--state", help="running, finished or abandoned.")]
 OriginNs = Annotated[
-    int, typer.Option("--clock-origin-ns", help="Where emulated time starts, UTC nanoseconds.")
+    int,
+    typer.Option(
+        "--clock-origin-ns",
+        help="Where emulated time starts, UTC nanoseconds.",
+        min=0,
+        max=2**63 - 1,
+    ),
 ]
 ClockSpeed = Annotated[
     float,
@@ -79,6 +87,7 @@ ClockSpeed = Annotated[
         "--clock-speed",
         help="Emulated seconds per second; 1 is the wall clock.",
         min=0.000_001,
+        max=1_000_000.0,
         callback=finite,
     ),
 ]

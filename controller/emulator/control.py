@@ -19,9 +19,12 @@ from heddle.controller.sglang_plugin import PROTOCOL
 Answer = dict[str, Any] | str
 Call = Callable[[Runner, Body], Awaitable[Answer]]
 TAGS: Final = frozenset({"kv_cache", "weights", "cuda_graph"})
+_LEVEL_DIGITS: Final = 9
 _MODES: Final = ("abort", "retract", "in_place")
 # Wall seconds between two looks of a weight update that waits for running requests.
 _LOOK_S: Final = 0.02
+# An iteration once begun ends when it was due: a sleep of years would never let the engine go.
+_MOST_SLEEP_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +57,25 @@ async def models(runner: Runner, _body: Body) -> Answer:
 async def abort_request(runner: Runner, body: Body) -> Answer:
     """By exact live rid, as SGLang's HTTP layer demands, or all; unknown rids are ignored."""
     rid = body.get("rid")
+    if rid is not None and not isinstance(rid, str):
+        sentence = f"rid must be a string, got {rid!r}"
+        raise BadRequest(sentence)
     if body.get("abort_all"):
         runner.abort(None)
-    elif isinstance(rid, str) and rid in runner.engine.live_rids:
+    elif rid is not None and rid in runner.engine.live_rids:
         runner.abort(rid)
     return ""
 
 
 async def pause_generation(runner: Runner, body: Body) -> Answer:
-    """Abort all, retract all, or freeze; new requests wait until continue."""
+    """Abort all, retract all, or freeze; new requests wait until continue. Answers when the
+    iteration under way is over: SGLang's scheduler looks at no message before."""
     mode = body.get("mode", "abort")
     if mode not in _MODES:
         sentence = f"no pause mode called {mode!r}; choose one of {', '.join(_MODES)}"
         raise BadRequest(sentence)
     runner.engine.pause(mode, runner.now())
-    runner.settle()
+    await runner.standstill()
     return {"message": "Generation paused successfully.", "status": "ok"}
 
 
@@ -110,6 +117,7 @@ async def update_weights(runner: Runner, body: Body) -> Answer:
     engine = runner.engine
     while not engine.is_idle and engine.paused is None:
         await asyncio.sleep(_LOOK_S)
+    await runner.standstill()
     version = str(body.get("weight_version") or path)
     took_s = engine.load_weights(version, runner.now())
     runner.settle()
@@ -119,10 +127,11 @@ async def update_weights(runner: Runner, body: Body) -> Answer:
 
 
 async def slow_down(runner: Runner, body: Body) -> Answer:
-    """Every iteration sleeps that much longer."""
-    seconds = body.get("forward_sleep_time") or 0.0
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-        sentence = "forward_sleep_time must be seconds, zero or more"
+    """Every iteration sleeps that much longer; nothing and less than nothing end it."""
+    seconds = body.get("forward_sleep_time")
+    seconds = 0.0 if seconds is None else seconds
+    if type(seconds) not in (int, float) or seconds > _MOST_SLEEP_S:
+        sentence = f"forward_sleep_time must be seconds, at most {_MOST_SLEEP_S:.0f}"
         raise BadRequest(sentence)
     runner.engine.slow_down(float(seconds), runner.now())
     runner.settle()
@@ -132,8 +141,8 @@ async def slow_down(runner: Runner, body: Body) -> Answer:
 async def set_trace_level(runner: Runner, body: Body) -> Answer:
     """0: no spans; every other level is shaped as level 1."""
     level = str(body.get("level", ""))
-    if not level.isascii() or not level.isdigit():
-        sentence = "level must be a whole number, zero or more"
+    if not level.isascii() or not level.isdigit() or len(level) > _LEVEL_DIGITS:
+        sentence = f"level must be a whole number, zero or more, of at most {_LEVEL_DIGITS} digits"
         raise BadRequest(sentence)
     if runner.spans is not None:
         runner.spans.level = int(level)
@@ -182,8 +191,9 @@ def _tags(body: Body) -> set[str]:
     tags = body.get("tags")
     if tags is None:
         return set(TAGS)
-    if not isinstance(tags, list) or not set(cast("list[Any]", tags)) <= TAGS:
-        sentence = f"tags must be a list out of {', '.join(sorted(TAGS))}"
+    known = sorted(TAGS)
+    if not isinstance(tags, list) or any(tag not in known for tag in cast("list[Any]", tags)):
+        sentence = f"tags must be a list out of {', '.join(known)}"
         raise BadRequest(sentence)
     return set(cast("list[str]", tags))
 

@@ -299,6 +299,9 @@ class Engine:
         most, room = running.least_remaining(), s.available_tokens // batch
         most = most if most < room else room
         most = most if most < _MOST_ITERATIONS else _MOST_ITERATIONS
+        if self._aborting:
+            # It was told between two iterations or during a prefill: one more, and it leaves.
+            most = most if most < 1 else 1
         if s.waiting and (self.config.preemption_threshold is not None or not s.full):
             most = most if most < _RETRY_ITERATIONS else _RETRY_ITERATIONS
         done = self.counters.iterations

@@ -30,6 +30,7 @@ from heddle.controller.emulator.parse import (
     chat_request,
     completion_request,
     generate_request,
+    streams_of,
 )
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.runner import Runner
@@ -47,6 +48,7 @@ Send = Callable[[Message], Awaitable[None]]
 GENERATE: Final = "/generate"
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+GENERATIONS: Final = (GENERATE, CHAT, COMPLETIONS)
 FLUSH: Final = "/flush_cache"
 """The last thing that is asked of a new engine before it takes steps."""
 
@@ -78,7 +80,9 @@ class EngineApp:
         if raw is None:
             return
         try:
-            if method == "POST" and path in (GENERATE, CHAT, COMPLETIONS):
+            if path in GENERATIONS and method != "POST":
+                await _json(send, {"detail": "Method Not Allowed"}, 405)
+            elif path in GENERATIONS:
                 await self._generation(scope, body_of(raw), receive, send)
             else:
                 await self._control(scope, raw, send)
@@ -104,11 +108,12 @@ class EngineApp:
 
     async def _generation(self, scope: Scope, body: Body, receive: Receive, send: Send) -> None:
         path = scope["path"]
+        piecewise = streams_of(body)
         request = self._request(path, body)
         future = self.runner.submit(request, _traceparent(scope))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            if body.get("stream"):
+            if piecewise:
                 await self._stream(path, body, request, future, send, gone)
             else:
                 await asyncio.wait({future, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -173,12 +178,12 @@ def serve(
     time.sleep(max(0.0, (clock or Clock()).wall_s(launch_s)))
     listener = bind(host, port)
     port = listener.getsockname()[1]
-    app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint, storage)
-    keep_short()
-    app.logs = True
-    # uvicorn ends its work at a SIGTERM and raises it again, which would end this before its log.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     with listener:
+        app = EngineApp(config, clock or Clock(), port, truth, otlp_endpoint, storage)
+        keep_short()
+        app.logs = True
+        # uvicorn ends at a SIGTERM and raises it again, which would end this before its log.
+        signal.signal(signal.SIGTERM, lambda *_: None)
         _log(app, "serving")
         make_server(app).run(sockets=[listener])
         _log(app, "ended")

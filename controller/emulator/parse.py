@@ -15,7 +15,7 @@ import orjson
 
 from heddle.controller.emulator.cache import Ids
 from heddle.controller.emulator.errors import BadRequest
-from heddle.controller.emulator.request import Request
+from heddle.controller.emulator.request import NO_IDS, Request
 
 Body = dict[str, Any]
 # Without a limit a chat may go on to the context's end; looking further than this is never needed,
@@ -62,6 +62,10 @@ def generate_request(body: Body) -> Request:
     wanted = cast("Body", sampling)
     limit = _count("max_new_tokens", wanted.get("max_new_tokens"), 128)
     least = _count("min_new_tokens", wanted.get("min_new_tokens"), 0)
+    if least > limit:
+        sentence = f"min_new_tokens must be in [0, max_new_tokens({limit})], got {least}."
+        raise BadRequest(sentence)
+    _one_sample(wanted)
     return Request(
         rid=_rid(body),
         ids=tokens_of(_string(text, "text")) if raw is None else _ids(raw),
@@ -79,8 +83,12 @@ def chat_request(body: Body) -> Request:
     if not isinstance(messages, list) or not messages:
         sentence = "messages must be a non-empty list"
         raise BadRequest(sentence)
+    said = cast("list[Any]", messages)
+    if not all(isinstance(message, dict) and message.get("role") for message in said):
+        sentence = 'each of messages must be an object with a "role"'
+        raise BadRequest(sentence)
     ids = body.get("input_ids")
-    prompt = tokens_of(template(cast("list[Any]", messages))) if ids is None else _ids(ids)
+    prompt = tokens_of(template(said)) if ids is None else _ids(ids)
     return _openai(body, prompt, body.get("max_completion_tokens") or body.get("max_tokens"))
 
 
@@ -93,11 +101,7 @@ def completion_request(body: Body) -> Request:
 
 def template(messages: list[Any]) -> str:
     """ChatML, ending where the assistant begins."""
-    said = [
-        f"<|im_start|>{m.get('role', 'user')}\n{_content(m)}<|im_end|>\n"
-        for m in messages
-        if isinstance(m, dict)
-    ]
+    said = [f"<|im_start|>{m['role']}\n{_content(m)}<|im_end|>\n" for m in messages]
     return "".join(said) + "<|im_start|>assistant\n"
 
 
@@ -111,6 +115,10 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def _openai(body: Body, ids: Ids, limit: Any) -> Request:
+    if not isinstance(body.get("stream_options") or {}, dict):
+        sentence = "stream_options must be an object"
+        raise BadRequest(sentence)
+    _one_sample(body)
     return Request(
         rid=_rid(body),
         ids=ids,
@@ -124,7 +132,25 @@ def _openai(body: Body, ids: Ids, limit: Any) -> Request:
 
 def _rid(body: Body) -> str:
     rid = body.get("rid")
-    return rid if isinstance(rid, str) and rid else uuid4().hex
+    if rid is not None and not isinstance(rid, str):
+        sentence = f"rid must be a string, got {rid!r}."
+        raise BadRequest(sentence)
+    return rid or uuid4().hex
+
+
+def streams_of(body: Body) -> bool:
+    """Whether the answer comes piece by piece."""
+    said = body.get("stream")
+    if said is not None and not isinstance(said, bool):
+        sentence = f"stream must be true or false, got {said!r}."
+        raise BadRequest(sentence)
+    return bool(said)
+
+
+def _one_sample(asked: Body) -> None:
+    if _count("n", asked.get("n"), 1) != 1:
+        sentence = "the emulated engine makes one sample a request; send the request n times"
+        raise BadRequest(sentence)
 
 
 def _salt(body: Body, seed: Any) -> str:
@@ -139,21 +165,26 @@ def _string(value: Any, name: str) -> str:
 
 
 def _ids(raw: Any) -> Ids:
+    if raw == []:
+        return NO_IDS
     try:
-        ids = np.array(raw, dtype=np.int32)
+        ids = np.array(raw)
     except (ValueError, TypeError, OverflowError):
-        sentence = "input_ids must be a list of token ids (32-bit integers)"
-        raise BadRequest(sentence) from None
-    if ids.ndim != 1:
+        ids = np.array(None)
+    if ids.dtype.kind == "i" and ids.ndim != 1:
         sentence = "input_ids must be one flat list of token ids"
         raise BadRequest(sentence)
-    return ids
+    # Numpy would take words, halves and truths for numbers; an engine takes none of them.
+    if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= 2**31:
+        sentence = "input_ids must be a list of token ids (integers from 0 to 2,147,483,647)"
+        raise BadRequest(sentence)
+    return ids.astype(np.int32)
 
 
 def _count(name: str, value: Any, default: int, least: int = 0) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        sentence = f"{name} must be an integer of at least {least}, got {value!r}."
+        sentence = f"{name} must be an integer of at least {least} (of 64 bits), got {value!r}."
         raise BadRequest(sentence)
     return value

@@ -90,6 +90,13 @@ class Runner:
             wait_s = max(0.0, self.clock.wall_s(due_s - self.now()))
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.settle)
 
+    async def standstill(self) -> None:
+        """Until the iteration under way when the engine was paused is over."""
+        self.settle()
+        while self.engine.paused is not None and not isinf(self.engine.next_event_s()):
+            await self.clock.sleep(self.engine.next_event_s() - self.now())
+            self.settle()
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -8,11 +8,13 @@ degree misses. Page size 1 and no write delay: a page of 64 would round hits dow
 
 from __future__ import annotations
 
+import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from heddle.controller.emulator.cache import Ids, PrefixCache
+from heddle.controller.emulator.errors import EngineError
 from heddle.controller.emulator.request import HostConfig
 from heddle.controller.emulator.span import SpanCache
 from heddle.controller.emulator.tree import Node
@@ -57,7 +59,14 @@ class FolderStorage:
     def __init__(self, folder: Path, model: str, degree: int) -> None:
         self._folder = folder
         self._end = f"_{model.replace('/', '-')}_{degree}"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            writes = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            writes = False
+        if not writes:
+            sentence = f"the storage {folder} is no folder that this process can write in"
+            raise EngineError(sentence)
 
     def put(self, context: Ids, size: int, now_s: float) -> None:
         """Keep its whole pages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import orjson
@@ -165,6 +166,24 @@ def test_pausing_blocks_new_requests_until_continue(client):
     assert (bad.status_code, "abort, retract, in_place" in bad.text) == (400, True)
 
 
+@pytest.mark.parametrize("mode", ["in_place", "retract", "abort"])
+def test_once_a_pause_is_answered_no_iteration_is_under_way(client, mode):
+    """At 0.2 s an iteration: new weights came too early for what was paused a moment ago."""
+    client.post("/slow_down", json={"forward_sleep_time": 10.0})
+    with ThreadPoolExecutor() as pool:
+        going = pool.submit(client.post, "/generate", json=ids(20, 200, 100))
+        until(lambda: waiting_or_running(client) == 1)
+        client.post("/pause_generation", json={"mode": mode})
+        update = client.post("/update_weights_from_disk", json={"model_path": "/ckpt/4"})
+        client.post("/slow_down", json={"forward_sleep_time": 0})
+        client.post("/continue_generation", json={})
+        meta = going.result().json()["meta_info"]
+    assert update.status_code == 200, update.text
+    assert meta["num_retractions"] == (mode == "retract")
+    assert meta["finish_reason"]["type"] == ("abort" if mode == "abort" else "length")
+    assert (meta["completion_tokens"] < 200) == (mode == "abort")
+
+
 def test_weights_sleep_and_wake_leave_the_engine_serving(client):
     update = client.post("/update_weights_from_disk", json={"model_path": "/ckpt/3"})
     assert update.json()["success"] is True
@@ -192,7 +211,16 @@ def test_weights_sleep_and_wake_leave_the_engine_serving(client):
         ),
         ("/generate", orjson.dumps({"input_ids": [1] * 40_000}), "longer than the model's context"),
         ("/v1/chat/completions", b'{"messages": []}', "non-empty list"),
+        ("/generate", b'{"input_ids": [true, false]}', "list of token ids"),
+        ("/generate", b'{"input_ids": [-1, 5]}', "from 0 to"),
+        ("/generate", b'{"input_ids": [2147483648]}', "from 0 to"),
+        ("/generate", b'{"text": "x", "sampling_params": {"n": 2}}', "one sample a request"),
+        ("/v1/completions", b'{"prompt": "x", "n": 2}', "one sample a request"),
+        ("/v1/completions", b'{"prompt": ["1"]}', "list of token ids"),
         ("/release_memory_occupation", b'{"tags": ["soul"]}', "cuda_graph, kv_cache, weights"),
+        ("/release_memory_occupation", b'{"tags": [{}]}', "cuda_graph, kv_cache, weights"),
+        ("/slow_down", b'{"forward_sleep_time": 1e308}', "at most 600"),
+        ("/set_trace_level", orjson.dumps({"level": "9" * 5000}), "at most 9 digits"),
     ],
 )
 def test_what_cannot_be_served_is_a_400_with_a_sentence(client, path, content, sentence):
@@ -209,6 +237,7 @@ def test_any_model_name_is_served(client):
 def test_unknown_paths_and_methods_are_404_and_405(client):
     assert client.get("/nothing").status_code == 404
     assert client.get("/abort_request").status_code == 405
+    assert client.get("/generate").status_code == 405
 
 
 def test_server_info_loads_and_metrics_agree(client):

@@ -7,6 +7,9 @@ preemption when slots are gone, eviction.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +31,7 @@ class Walker:
         self.ids = ids
         self.out = self.private = self.held = self.done = self.retractions = 0
         self.node = self.cached = self.end_s = None
+        self.abort_s = inf
 
     @property
     def left(self):
@@ -56,6 +60,9 @@ class Slow:
                 self.now_s = max(self.now_s, self.coming[0].arrival_s)
             while self.coming and self.coming[0].arrival_s <= self.now_s:
                 self.waiting.append(self.coming.pop(0))
+            for walker in [w for w in self.waiting if w.abort_s < self.now_s]:
+                self.waiting.remove(walker)
+                walker.end_s = walker.abort_s
             parts = self.admit()
             if parts:
                 self.prefill(parts)
@@ -194,11 +201,15 @@ class Slow:
         self.joining = [w for w, _, _ in parts if w is not self.half]
         for walker, new, prefix in parts:
             self.keep(walker, walker.ids[: prefix + new])
+            if walker is self.half and walker.abort_s < self.now_s:
+                self.half, walker.end_s = None, self.now_s
+                self.free(walker)
+                continue
             if walker.done == len(walker.ids):
                 self.joining.remove(walker)
                 self.running.append(walker)
                 walker.out += walker.new > 0
-                if walker.left == 0:
+                if walker.left == 0 or walker.abort_s < self.now_s:
                     self.leave(walker)
         self.joining = []
 
@@ -212,7 +223,7 @@ class Slow:
         for walker in self.running:
             walker.out += 1
             walker.private += 1
-        for walker in [w for w in self.running if w.left == 0]:
+        for walker in [w for w in self.running if w.left == 0 or w.abort_s < self.now_s]:
             self.leave(walker)
 
     def leave(self, walker):
@@ -242,12 +253,16 @@ crowds = st.lists(
 )  # fmt: skip
 
 
-def both(made, capacity, slots, threshold):
+def both(made, capacity, slots, threshold, aborted=()):
+    """`aborted`: the number of one, and how long after it came."""
     walkers = []
     for number, (arrival_s, tag, size, new, priority) in enumerate(sorted(made)):
         ids = np.random.default_rng(tag).integers(0, 150_000, size).astype(np.int32)
         at_s = arrival_s + number * 1e-6
         walkers.append(Walker(f"r{number}", at_s, ids, new, priority, number + 1))
+    for number, after_s in aborted:
+        walker = walkers[number % len(walkers)]
+        walker.abort_s = walker.arrival_s + after_s
     slow = Slow(walkers, capacity, slots, 128, threshold)
     slow.play()
     config = EngineConfig(
@@ -255,12 +270,17 @@ def both(made, capacity, slots, threshold):
         preemption_threshold=threshold, truth=TRUTH.params,
     )  # fmt: skip
     engine, done = Engine(config), {}
-    for walker in walkers:
+    told = [(w.arrival_s, False, w) for w in walkers]
+    told += [(w.abort_s, True, w) for w in walkers if w.abort_s < inf]
+    for at_s, aborts, walker in sorted(told, key=lambda one: one[:2]):
+        if aborts:
+            engine.abort(walker.rid, at_s)
+            continue
         request = Request(
             rid=walker.rid, ids=walker.prompt, max_new_tokens=walker.new, priority=walker.priority,
             salt=walker.rid,
         )  # fmt: skip
-        engine.submit(request, walker.arrival_s)
+        engine.submit(request, at_s)
     while (at_s := engine.next_event_s()) != float("inf"):
         done |= {finished.rid: finished for finished in engine.advance(at_s)}
     return walkers, slow, done, engine
@@ -271,7 +291,10 @@ def agree(walkers, slow, done):
         finished = done[walker.rid]
         assert abs(finished.at_s - walker.end_s) <= slow.longest_s
         assert finished.retractions == walker.retractions
-        assert finished.cached_tokens == walker.cached
+        assert finished.cached_tokens == (walker.cached or 0)
+        assert finished.output_tokens == walker.out
+        if walker.new:
+            assert (finished.reason == "abort") == (walker.out < walker.new)
 
 
 @settings(max_examples=60, deadline=None)
@@ -292,10 +315,63 @@ def test_with_preemption_both_finish_within_one_iteration_with_the_same_victims(
     agree(walkers, slow, done)
 
 
+# One that is long under way lets the reserve fall to its least; then many are let in at once, and
+# in three of four cases some are retracted again, mostly several in one iteration.
+rushes = st.lists(
+    st.tuples(
+        st.floats(5.0, 5.3), st.integers(1, 8), st.integers(5, 40), st.integers(90, 300),
+        st.integers(0, 2),
+    ),
+    min_size=6, max_size=10,
+)  # fmt: skip
+LONG = (0.0, 0, 20, 1000, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rushes)
+def test_when_many_are_retracted_at_once_they_are_the_same_many(made):
+    agree(*both([LONG, *made], 1500, 16, None)[:3])
+
+
+aborts = st.lists(st.tuples(st.integers(0, 9), st.floats(0.0001, 1.0)), max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs | crowds, st.sampled_from([420, 600, 1100]), st.sampled_from([2, 4, 8]), aborts)
+def test_aborted_at_any_time_both_keep_the_same_tokens(made, capacity, slots, aborted):
+    agree(*both(made, capacity, slots, None, aborted)[:3])
+
+
+def test_an_abort_during_a_prefill_or_a_pause_ends_it_at_the_next_iteration():
+    """It went on to the first natural end of the batch: hundreds of tokens."""
+    long = Request(rid="a", ids=np.arange(50, dtype=np.int32), max_new_tokens=5000)
+    engine = Engine(EngineConfig(truth=TRUTH.params))
+    engine.submit(long, 0.0)
+    engine.pause("in_place", 1.0)
+    engine.advance(2.0)
+    before = engine.progress("a", 2.0)
+    engine.abort("a", 2.0)
+    engine.resume(3.0)
+    (done,) = engine.advance(4.0)
+    assert (done.reason, done.output_tokens) == ("abort", before + 1)
+    engine.submit(replace(long, rid="b"), 10.0)
+    wide = Request(rid="c", ids=np.arange(60_000, 120_000, dtype=np.int32), max_new_tokens=5000)
+    engine.submit(wide, 11.0)
+    engine.advance(11.3)
+    assert (engine.under_way(11.3) or ("",))[0] == "prefill"
+    before = engine.progress("b", 11.3)
+    engine.abort("b", 11.3)
+    done = engine.advance(30.0)[0]
+    assert (done.rid, done.reason, done.output_tokens) == ("b", "abort", before + 1)
+
+
 def test_the_cases_do_retract_preempt_and_evict():
     crowd = [(i * 0.01, 0, 20 + i, 150, 0) for i in range(10)]
     *_, engine = both(crowd, 600, 8, None)
     assert engine.scheduler.retracted > 0
     assert engine.scheduler.cache.evicted_tokens > 0
+    rush = [(5.0 + 0.01 * i, 1 + i, 10 + i, 250, 0) for i in range(10)]
+    *_, engine = both([LONG, *rush], 1500, 16, None)
+    assert engine.scheduler.retracted > 2
     *_, engine = both([(0.0, 0, 50, 150, 0), (0.5, 1, 50, 50, 2)], 600, 1, 0)
     assert engine.scheduler.preempted == 1

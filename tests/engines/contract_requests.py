@@ -6,9 +6,12 @@ Claims without an engine: a tier imports them and brings the fixture `http`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from typing import Any
 
 import httpx
+import pytest
 from contract_calls import Going, ask, body_of, load, prompt, until
 
 TIMINGS = (
@@ -193,11 +196,37 @@ def test_chat_completes_and_hands_out_its_meta_info_when_asked(http: httpx.Clien
     assert [name for name in TIMINGS if name not in meta] == []
 
 
-def test_a_wrong_body_is_refused_with_a_sentence(http: httpx.Client) -> None:
-    body = {"input_ids": prompt(11, 5), "sampling_params": {"max_new_tokens": -5}}
-    reply = http.post("/generate", json=body)
+SAID = [{"role": "user", "content": "hi"}]
+REFUSED = [
+    ("/generate", {"sampling_params": {"max_new_tokens": -5}}, "max_new_tokens"),
+    ("/generate", {"sampling_params": {"max_new_tokens": 1, "min_new_tokens": 5}}, "min_new_tok"),
+    ("/generate", {"input_ids": [1.5, 2.5]}, "int"),
+    ("/generate", {"input_ids": ["1", "2"]}, "int"),
+    ("/generate", {"rid": 5}, "string"),
+    ("/generate", {"stream": "no"}, "string|must be true or false"),
+    ("/v1/chat/completions", {"messages": ["hi"]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{}]}, "role"),
+    (
+        "/v1/chat/completions",
+        {"messages": SAID, "max_tokens": 1, "stream": True, "stream_options": 5},
+        "stream_options",
+    ),
+    ("/slow_down", {"forward_sleep_time": []}, "forward_sleep_time"),
+    ("/slow_down", {"forward_sleep_time": "x"}, "forward_sleep_time"),
+    ("/pause_generation", {"mode": "nap"}, "mode"),
+    ("/abort_request", {"rid": 5}, "string"),
+    ("/release_memory_occupation", {"tags": [[1]]}, "tags"),
+]
+
+
+@pytest.mark.parametrize(("path", "wrong", "sentence"), REFUSED)
+def test_a_wrong_body_is_refused_with_a_sentence(
+    http: httpx.Client, path: str, wrong: dict[str, Any], sentence: str
+) -> None:
+    body = {"input_ids": prompt(11, 5), **wrong} if path == "/generate" else wrong
+    reply = http.post(path, json=body)
     assert reply.status_code == 400
-    assert "max_new_tokens" in reply.text
+    assert re.search(sentence, reply.text)
 
 
 def test_a_least_output_as_long_as_the_limit_is_an_exact_output(http: httpx.Client) -> None:
