@@ -66,7 +66,7 @@ def run(
     hosts = frozenset(settings.allow_host)
     doors = {"allowed_hosts": hosts, "open_registration": open_registration}
     _serve(
-        settings, worker or [], launch_template or "", Clock(clock_origin_ns, clock_speed), doors
+        settings, worker or [], launch_template or "", Clock.of(clock_origin_ns, clock_speed), doors
     )
 
 

@@ -108,7 +108,7 @@ def run(
         preemption_threshold=preemption_threshold,
         host=_host(hicache_ratio, hicache_write_policy, hicache_storage),
     )
-    clock = Clock(clock_origin_ns, clock_speed)
+    clock = Clock.of(clock_origin_ns, clock_speed)
     serve(
         config, host=host, port=port, clock=clock, launch_s=launch_delay, truth=truth,
         otlp_endpoint=otlp_endpoint, storage=hicache_storage,

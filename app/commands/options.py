@@ -76,7 +76,7 @@ OriginNs = Annotated[
     int,
     typer.Option(
         "--clock-origin-ns",
-        help="Where emulated time starts, UTC nanoseconds.",
+        help="Where emulated time starts, UTC nanoseconds; 0 is now.",
         min=0,
         max=2**63 - 1,
     ),

@@ -358,6 +358,9 @@ def run_rollout(
         message = "a rollout has at least one trajectory; this workload has none"
         raise CoreError(message)
     setup = replace(setup or Setup(), **changes)
+    if setup.gpus < 1 or setup.seed < 0 or (setup.layout is not None and not setup.layout):
+        message = "a rollout has a seed of at least 0, at least one GPU and a layout of engines"
+        raise CoreError(message)
     return Virtual(workload, switches or preset_switches(preset), setup).play()
 
 

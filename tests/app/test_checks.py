@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from contextlib import redirect_stdout
 
 import polars as pl
@@ -75,6 +76,18 @@ def test_a_number_that_cannot_be_calculated_with_is_refused(words, value):
 )
 def test_a_number_beyond_what_a_machine_has_is_refused(words, value):
     assert "should be" in refused(*words, value)
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 20.0])
+def test_an_engine_without_an_origin_begins_now_at_every_speed(monkeypatch, speed):
+    """At 20 it ended at its first line: 20 times the nanoseconds since 1970 have no 64 bits."""
+    served = []
+    monkeypatch.setattr(
+        "heddle.controller.emulator.http.serve", lambda *_, clock, **__: served.append(clock)
+    )
+    ran("engine", "--clock-speed", speed)
+    (clock,) = served
+    assert abs(clock.now_ns() - time.time_ns()) < 3600e9 * speed
 
 
 def test_a_storage_that_is_no_folder_is_one_sentence(tmp_path):

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 import pytest
 
 from heddle.controller.core.policies import PRESETS
+from heddle.controller.core.types import CoreError
 from heddle.controller.emulator.request import EngineConfig
 from heddle.controller.emulator.rollout import Death, Setup, Sync, run_rollout
 from heddle.controller.emulator.workload import StepSpec, TrajectorySpec, generate
@@ -181,3 +182,10 @@ def test_a_fleet_short_of_kv_retracts_and_still_ends():
     )
     assert result.finished == len(SMALL)
     assert sum(t.retractions for t in result.trajectories) > 0
+
+
+@pytest.mark.parametrize("odd", [{"layout": ()}, {"gpus": 0}, {"gpus": -1}, {"seed": -1}])
+def test_a_rollout_on_nothing_is_refused(odd):
+    """On no engine it ended after 0 s with nothing done."""
+    with pytest.raises(CoreError, match="at least one GPU"):
+        run_rollout(generate("demo", groups=1, samples=1), preset="verl", **odd)

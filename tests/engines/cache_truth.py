@@ -2,7 +2,7 @@
 
 By hand, about three minutes on two quiet cores:
 
-    python tests/engines/cache_truth.py --sweep profiles/tiny-qwen3/v0001.sweep
+    python tests/engines/cache_truth.py --sweep .heddle/profiles/tiny-qwen3/v0001.sweep
 
 Starts a genuine SGLang and the emulated one with the timings in that file, replays the same
 rollouts on both and prints a table of docs/results/cache-truth.md. With --host both have HiCache's
