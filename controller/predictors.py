@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from heddle.controller.beliefs import Beliefs
-from heddle.controller.errors import BadRequest, NotFound
+from heddle.controller.errors import BadRequest, ControllerError, NotFound
 from heddle.controller.journal import Journal
 from heddle.controller.wire_predictor import (
     GateRow,
@@ -40,8 +40,8 @@ class Predictors:
         journal.set_fact(FACT, self._now[0])
 
     def state(self) -> PredictorState:
-        """What serves now."""
-        version, refused = self._now
+        """What serves now; read anew, for an artifact may break while it serves."""
+        version, refused = self._now = self._serving()
         kept = self._registry.list() if self._registry else []
         return PredictorState(
             version=version,
@@ -70,7 +70,10 @@ class Predictors:
 
     def audit(self, limit: int) -> list[PredictorDeed]:
         """What was saved, promoted and taken back, the newest first."""
-        deeds = self._registry.audit() if self._registry else []
+        try:
+            deeds = self._registry.audit() if self._registry else []
+        except OSError as error:
+            raise NotFound(str(error)) from error
         return [PredictorDeed(**deed) for deed in reversed(deeds[-limit:])]
 
     def promote(self, asked: PredictorChoice) -> PredictorState:
@@ -90,6 +93,8 @@ class Predictors:
                 registry.promote(asked.version, who=asked.who, why=asked.why, force=asked.force)
         except ModelsError as error:
             raise BadRequest(str(error)) from error
+        except OSError as error:
+            raise _unwritten(error) from error
         return self._changed()
 
     def rollback(self, asked: Rollback) -> PredictorState:
@@ -99,6 +104,8 @@ class Predictors:
                 self._registry.rollback(who=asked.who, why=asked.why)
         except ModelsError as error:
             raise BadRequest(str(error)) from error
+        except OSError as error:
+            raise _unwritten(error) from error
         return self._changed()
 
     def _changed(self) -> PredictorState:
@@ -112,6 +119,11 @@ class Predictors:
             return HISTORY, []
         predictor, refused = self._registry.serving(GroupHistory())
         return predictor.version, refused
+
+
+def _unwritten(error: OSError) -> ControllerError:
+    message = f"the registry of predictors cannot be written ({error}); what served goes on"
+    return ControllerError(message)
 
 
 def _short(version: Version) -> dict[str, Any]:

@@ -7,6 +7,7 @@ one atomic replace, and whatever is broken is refused with a sentence while the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -68,14 +69,15 @@ class Registry:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._versions = self.folder / "versions"
+        self._refused: set[tuple[str, str]] = set()
         self._versions.mkdir(parents=True, exist_ok=True)
 
     def list(self) -> list[Version]:
         """Newest first; a version whose meta.json cannot be read is left out."""
         found: list[Version] = []
-        for path in self._versions.iterdir():
+        for name in self._names():
             try:
-                found.append(self.get(path.name))
+                found.append(self.get(name))
             except RegistryError:
                 continue
         return sorted(found, key=lambda v: (-v.created_ns, v.version))
@@ -83,23 +85,29 @@ class Registry:
     def get(self, version: str) -> Version:
         """One version, or RegistryError naming those there are."""
         try:
-            stored = json.loads(self._path(version, META).read_text())
-            return Version(**stored)
-        except (OSError, ValueError, TypeError) as error:
-            known = ", ".join(sorted(p.name for p in self._versions.iterdir())) or "none yet"
+            return _read(version, self._path(version, META))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            known = ", ".join(self._names()) or "none yet"
             message = f"no readable predictor version {version!r}; there are: {known}"
             raise RegistryError(message) from error
 
     def card(self, version: str) -> str:
-        """The model card, Markdown."""
-        return self._path(self.get(version).version, CARD).read_text()
+        """The model card, Markdown; a sentence in its place where it cannot be read."""
+        path = self._path(self.get(version).version, CARD)
+        try:
+            return path.read_text()
+        except (OSError, ValueError) as error:
+            return f"# {version}\n\nIts card cannot be read ({error}).\n"
 
     def table(self, version: str) -> list[dict[str, Any]]:
-        """The gate's comparisons of that version; empty for one that was saved without."""
+        """The gate's comparisons of that version; empty where there are none to read."""
+        path = self._path(self.get(version).version, GATE)
         try:
-            return json.loads(self._path(self.get(version).version, GATE).read_text())
+            rows: Any = json.loads(path.read_text())
         except (OSError, ValueError):
             return []
+        whole = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        return rows if whole else []
 
     def save(self, draft: Draft, card: str = "") -> Version:
         """Add a version; training the same data to the same weights again gives the same one."""
@@ -111,11 +119,8 @@ class Registry:
             (new / META).write_text(json.dumps(asdict(version), indent=1))
             (new / CARD).write_text(f"# {version.version}\n\n{card}")
             (new / GATE).write_text(json.dumps([dict(row) for row in draft.table]))
-            place = self._versions / version.version
-            if self._whole(version.version):
+            if self._whole(version.version) or not self._placed(new, version.version):
                 return self.get(version.version)
-            shutil.rmtree(place, ignore_errors=True)
-            new.rename(place)
         self._note("save", version.version, draft.because)
         return version
 
@@ -134,8 +139,9 @@ class Registry:
                 f"{version} may not serve, {wanted.because}; force=True overrides and is noted"
             )
             raise RegistryError(message)
-        self._put([version, *(v for v in self._stack() if v != version)])
-        self._note("promote" if wanted.accepted else "promote-forced", version, why, who)
+        stack = [version, *(v for v in self._stack() if v != version)]
+        deed = "promote" if wanted.accepted else "promote-forced"
+        self._put(stack, deed, version, why, who)
         return wanted
 
     def rollback(self, *, who: str = "", why: str = "") -> str | None:
@@ -145,9 +151,8 @@ class Registry:
         if not stack:
             message = "nothing was promoted, group history serves already; promote a version first"
             raise RegistryError(message)
-        self._put(stack[1:])
-        now = self.active()
-        self._note("rollback", now or GroupHistory.version, why, who)
+        now = next(iter(stack[1:]), None)
+        self._put(stack[1:], "rollback", now or GroupHistory.version, why, who)
         return now
 
     def weights(self, version: str) -> serve.Weights:
@@ -171,20 +176,43 @@ class Registry:
                 return serve.Learned(self.weights(version), history, version), refused
             except ModelsError as error:
                 refused.append(str(error))
-                self._note("refused", version, str(error))
+                self._note_refused(version, str(error))
         return history, refused
 
     def audit(self) -> list[dict[str, Any]]:
-        """Every save, promotion, rollback and refusal, oldest first."""
+        """Every save, promotion, rollback and refusal, oldest first; a line torn by a crash or a
+        full disk is left out."""
         path = self.folder / "audit.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [deed for line in lines if (deed := _deed(line))]
+
+    def _names(self) -> Sequence[str]:
+        try:
+            return sorted(path.name for path in self._versions.iterdir())
+        except OSError:
+            return []
 
     def _whole(self, version: str) -> bool:
         try:
             self.weights(version)
         except ModelsError:
             return False
+        return True
+
+    def _placed(self, new: Path, version: str) -> bool:
+        """Put there by us, in the place of what may lie there broken; False where another process
+        put the same version there first."""
+        place = self._versions / version
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place, ignore_errors=True)
+        elif place.is_symlink() or place.exists():
+            place.unlink()
+        try:
+            new.rename(place)
+        except OSError:
+            if self._whole(version):
+                return False
+            raise
         return True
 
     def _path(self, version: str, name: str) -> Path:
@@ -195,28 +223,76 @@ class Registry:
 
     def _stack(self) -> list[str]:
         try:
-            stored: Any = json.loads((self.folder / "active.json").read_text())
-            return [str(version) for version in stored["serving"]]
+            stored: Any = json.loads((self.folder / "active.json").read_text())["serving"]
         except (OSError, ValueError, KeyError, TypeError):
             return []
+        return [v for v in stored if isinstance(v, str)] if isinstance(stored, list) else []
 
-    def _put(self, stack: Sequence[str]) -> None:
+    def _put(self, stack: Sequence[str], *deed: str) -> None:
+        """Noted before it holds: what cannot be audited does not happen."""
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".active-")
-        with os.fdopen(handle, "w") as file:
-            json.dump({"serving": list(stack)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(self.folder / "active.json")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump({"serving": list(stack)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            self._note(*deed)
+            Path(name).replace(self.folder / "active.json")
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def _note_refused(self, version: str, why: str) -> None:
+        """Once a reason, and where the disk allows: whoever predicts must not fail for it."""
+        if (version, why) in self._refused:
+            return
+        self._refused.add((version, why))
+        with contextlib.suppress(OSError):
+            self._note("refused", version, why)
 
     def _note(self, deed: str, version: str, why: str, who: str = "") -> None:
         line = {"at_ns": time.time_ns(), "deed": deed, "version": version, "who": who, "why": why}
-        with (self.folder / "audit.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        path = self.folder / "audit.jsonl"
+        torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+        with path.open("a") as file:
+            file.write("\n" * torn + json.dumps(line) + "\n")
 
 
 def load_active(registry: Registry, history: GroupHistory) -> Predictor:
     """The predictor that serves: the newest promoted one that is whole, else group history."""
     return registry.serving(history)[0]
+
+
+KINDS: Final[Mapping[str, type]] = {
+    "version": str, "fingerprint": str, "conventions": str, "accepted": bool, "because": str,
+    "metrics": dict, "created_ns": int, "weights_sha256": str, "trained": dict,
+}  # fmt: skip
+"""Of the fields of a version."""
+
+
+def _read(version: str, path: Path) -> Version:
+    """What meta.json says, with every field of its kind: it may have been edited or cut off."""
+    kept = Version(**json.loads(path.read_text()))
+    wrong = [name for name, kind in KINDS.items() if not isinstance(getattr(kept, name), kind)]
+    told: dict[str, Any] = {} if wrong else dict(kept.metrics)
+    if (
+        wrong
+        or not all(isinstance(v, int | float) for v in told.values())
+        or kept.version != version
+    ):
+        raise ValueError(", ".join(wrong) or "metrics or version")
+    return kept
+
+
+def _deed(line: bytes) -> dict[str, Any]:
+    """A line of the audit; empty where it is none."""
+    try:
+        said: Any = json.loads(line)
+    except ValueError:
+        return {}
+    names = ("deed", "version", "who", "why")
+    if not isinstance(said, dict) or not isinstance(said.get("at_ns"), int):
+        return {}
+    return said if all(isinstance(said.get(name), str) for name in names) else {}
 
 
 def _version_of(draft: Draft, sha256: str) -> Version:

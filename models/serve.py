@@ -218,6 +218,26 @@ def _check(arrays: Mapping[str, Floats], name: str) -> None:
     if list(arrays["features"]) != [feature.name for feature in FEATURES]:
         message = f"{name} was trained on other features than this version makes; train it again"
         raise ArtifactError(message)
+    if odd := _odd(arrays):
+        message = f"{name} holds {odd} of another kind or shape than a predictor; train it again"
+        raise ArtifactError(message)
     if not all(np.isfinite(arrays[field.name]).all() for field in fields(Weights)):
         message = f"{name} holds weights that are not finite; train it again"
         raise ArtifactError(message)
+
+
+def _odd(arrays: Mapping[str, Floats]) -> str:
+    """The first array that no forward pass could use; empty when all fit."""
+    count, f = len(np.atleast_1d(arrays["mean"])), len(FEATURES)
+    h = arrays["b1"].shape[-1] if arrays["b1"].ndim else 0
+    shapes = {
+        "mean": (count, f), "scale": (count, f), "line": (count,), "direct": (count, f, 3),
+        "w1": (count, f, h), "b1": (count, h), "w2": (count, h, 3), "b2": (count, 3),
+        "trust": (count, 3), "widen": (2,), "heads": (count, f + h + 1, 2), "heads_trust": (3,),
+    }  # fmt: skip
+    wrong = (
+        name
+        for name, shape in shapes.items()
+        if not count or arrays[name].dtype.kind != "f" or arrays[name].shape != shape
+    )
+    return next(wrong, "")

@@ -91,3 +91,36 @@ async def test_without_a_data_folder_only_history_serves(stack, auth):
         status, told = await ask(http, "POST", "/predictor/promote", json=said, headers=auth)
     assert status == 400
     assert "no data folder" in told["error"]
+
+
+async def test_one_that_breaks_while_it_serves_is_named_and_spares_the_steps(stack, auth, tmp_path):
+    version = saved(tmp_path, 1.0)
+    weights = tmp_path / "predictors" / "versions" / version / WEIGHTS
+    async with stack(data_dir=tmp_path) as s, aiohttp.ClientSession(s.url) as http:
+        await ask(http, "POST", "/switches", json={"prediction": "learned"}, headers=auth)
+        await ask(http, "POST", "/predictor/promote", json={"version": version}, headers=auth)
+        weights.write_bytes(b"")
+        (tmp_path / "predictors" / "audit.jsonl").write_bytes(b"torn")
+        said = [(await ask(http, "GET", "/predictor"))[1] for _ in range(2)]
+        assert (await predicted(s, http, "after"))[0] == "group-history"
+        status, audit = await ask(http, "GET", "/predictor/audit")
+    assert said[0] == said[1]
+    assert said[0]["version"] == "group-history"
+    assert version in said[0]["refused"][0]
+    assert (status, {deed["deed"] for deed in audit}) == (200, {"refused"})
+
+
+async def test_a_registry_that_cannot_be_written_is_a_sentence_and_changes_nothing(
+    stack, auth, tmp_path, monkeypatch
+):
+    version = saved(tmp_path, 1.0)
+
+    def full(*_said: object) -> None:
+        raise OSError("no space left")
+
+    async with stack(data_dir=tmp_path) as s, aiohttp.ClientSession(s.url) as http:
+        monkeypatch.setattr(Registry, "_note", full)
+        said = {"version": version}
+        status, told = await ask(http, "POST", "/predictor/promote", json=said, headers=auth)
+        assert (await ask(http, "GET", "/predictor"))[1]["version"] == "group-history"
+    assert (status, "cannot be written (no space left)" in told["error"]) == (500, True)

@@ -112,6 +112,10 @@ def test_saved_weights_come_back_equal(tmp_path):
         (lambda a: a.update(conventions=np.array("0")), "conventions 0"),
         (lambda a: a.update(features=np.array(["x"])), "other features"),
         (lambda a: a.update(b2=a["b2"] * np.nan), "not finite"),
+        (lambda a: a.update(w1=a["w1"][:, :3]), "holds w1 of another kind or shape"),
+        (lambda a: a.update(line=np.array(["x"])), "holds line of another kind or shape"),
+        (lambda a: a.update(b1=np.float64(0.0)), "holds w1 of another kind or shape"),
+        (lambda a: a.update(mean=a["mean"][:0]), "holds mean of another kind or shape"),
     ],
 )
 def test_a_broken_artifact_is_refused_with_its_reason(tmp_path, spoil, sentence):
