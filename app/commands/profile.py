@@ -43,11 +43,12 @@ def run(
     what comes back from its HiCache storage. Prints how well the fitted laws predict what they were
     not fitted to. Use the saved file as --system.
     """
-    from heddle.app import profile, show
+    from heddle.app import checks, profile, show
     from heddle.app.settings import load
     from heddle.models import profiling
 
     folder = load({"data": data}).data / "profiles"
+    checks.data(folder)
     with show.steps("profile", "points") as told:
         timings = asyncio.run(
             _timed(url, told, quick=quick, most=batch, force_busy=force_busy, reload=reload)

@@ -78,6 +78,14 @@ def test_a_number_beyond_what_a_machine_has_is_refused(words, value):
     assert "should be" in refused(*words, value)
 
 
+def test_a_profile_that_cannot_be_kept_is_not_measured(tmp_path):
+    """It was measured for minutes and lost."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    said = refused("profile", "http://127.0.0.1:1", "--data", str(taken))
+    assert "cannot be written" in said
+
+
 @pytest.mark.parametrize("speed", [0.5, 1.0, 20.0])
 def test_an_engine_without_an_origin_begins_now_at_every_speed(monkeypatch, speed):
     """At 20 it ended at its first line: 20 times the nanoseconds since 1970 have no 64 bits."""
