@@ -6,6 +6,7 @@ steps go. Numbers are packed together, and the little that is left is looked at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,9 +22,8 @@ _SEGMENTS: Final = (
     "gen_ai.response.time_to_first_chunk",
 )  # fmt: skip
 SEGMENTS: Final = Numbers(*_SEGMENTS)
-FORESEEN: Final = Numbers(
-    *_SEGMENTS, "heddle.predicted.p10", "heddle.predicted.p50", "heddle.predicted.p90"
-)
+PREDICTED: Final = ("heddle.predicted.p10", "heddle.predicted.p50", "heddle.predicted.p90")
+FORESEEN: Final = Numbers(*_SEGMENTS, *PREDICTED)
 
 
 def of_step(step: Step, usage: Usage, end_ns: int, speed: float) -> Said:
@@ -38,7 +38,9 @@ def of_step(step: Step, usage: Usage, end_ns: int, speed: float) -> Said:
             grant.rank, step.priority, grant.because, usage.retractions, *_end_of(usage)
         )
         segments = _segments(step, usage, end_ns)
-        if length is None:
+        if not usage.is_timed:
+            said = _untimed(Said((shared, outcome), HELD, segments[:1]), usage, length, segments)
+        elif length is None:
             said = Said((shared, outcome), SEGMENTS, segments)
         else:
             said = Said((shared, outcome), FORESEEN, (*segments, *length[:3]))
@@ -46,6 +48,19 @@ def of_step(step: Step, usage: Usage, end_ns: int, speed: float) -> Said:
     said["gen_ai.usage.input_tokens"] = usage.input_tokens
     said["gen_ai.usage.output_tokens"] = usage.output_tokens
     said["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
+    return said
+
+
+def _untimed(
+    said: Said, usage: Usage, length: Sequence[float] | None, segments: Sequence[float]
+) -> Said:
+    """Nobody knows what the engine did when: no zeros that nobody measured."""
+    if usage.queue_s is not None:
+        said["heddle.queue_s"] = segments[1]
+    if usage.first_chunk_ns is not None:
+        said["gen_ai.response.time_to_first_chunk"] = segments[4]
+    if length is not None:
+        said.update(zip(PREDICTED, length[:3], strict=True))
     return said
 
 
@@ -129,7 +144,7 @@ def _outcome(
     rank: int | None,
     priority: int | None,
     because: str,
-    retractions: int,
+    retractions: int | None,
     version: str | None,
     reason: str | None,
 ) -> Shared:

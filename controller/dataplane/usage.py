@@ -6,7 +6,7 @@ missing or impossible fall back to what the controller saw itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
-    retractions: int = 0
+    retractions: int | None = None
     finish_reason: str | None = None
     queue_s: float | None = None
     prefill_s: float | None = None
@@ -33,6 +33,11 @@ class Usage:
     """Fleet time at which a stream's first output came by here."""
     error: str | None = None
     """What an engine's refusal is called on the span."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether anybody knows how long prefill or decode took."""
+        return self.prefill_s is not None or self.decode_s is not None
 
     def watched(self, sent_ns: int, first_ns: int | None, last_ns: int) -> None:
         """What a stream showed from here: its first output ends queue and prefill in one.
@@ -74,8 +79,8 @@ def of_meta(meta: Any) -> Usage:
     usage = Usage(
         input_tokens=_int(meta.get("prompt_tokens")),
         output_tokens=_int(meta.get("completion_tokens")),
-        cached_tokens=_int(meta.get("cached_tokens")),
-        retractions=_int(meta.get("num_retractions")),
+        cached_tokens=_told(meta.get("cached_tokens")),
+        retractions=_told(meta.get("num_retractions")),
         finish_reason=_reason(reason),
         policy_version=str(meta["weight_version"]) if meta.get("weight_version") else None,
     )
@@ -121,14 +126,24 @@ def _summed(parts: list[Usage]) -> Usage:
     return Usage(
         input_tokens=sum(p.input_tokens for p in parts),
         output_tokens=sum(p.output_tokens for p in parts),
-        cached_tokens=sum(p.cached_tokens or 0 for p in parts),
-        retractions=sum(p.retractions for p in parts),
+        cached_tokens=_sum(p.cached_tokens for p in parts),
+        retractions=_sum(p.retractions for p in parts),
         finish_reason=parts[-1].finish_reason if parts else None,
-        queue_s=max((p.queue_s or 0.0 for p in parts), default=None),
-        prefill_s=max((p.prefill_s or 0.0 for p in parts), default=None),
-        decode_s=max((p.decode_s or 0.0 for p in parts), default=None),
-        finished_s=max((p.finished_s or 0.0 for p in parts), default=None),
+        queue_s=_longest(p.queue_s for p in parts),
+        prefill_s=_longest(p.prefill_s for p in parts),
+        decode_s=_longest(p.decode_s for p in parts),
+        finished_s=_longest(p.finished_s for p in parts),
     )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of those told; None where none was."""
+    told = [count for count in counts if count is not None]
+    return sum(told) if told else None
+
+
+def _longest(seconds: Iterable[float | None]) -> float | None:
+    return max((one for one in seconds if one is not None), default=None)
 
 
 def _reason(value: Any) -> str | None:
@@ -141,6 +156,10 @@ def _int(value: Any) -> int:
     if type(value) is int:
         return value
     return int(value) if isinstance(value, int | float) else 0
+
+
+def _told(value: Any) -> int | None:
+    return None if value is None else _int(value)
 
 
 def _float(value: Any) -> float | None:

@@ -285,7 +285,7 @@ class RecordingSpans(StepSpans):
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_tokens or 0,
-            usage.retractions,
+            usage.retractions or 0,
             grant.rank if grant else -1,
             grant.priority if grant else None,
             predicted.p50 if predicted is not None else None,

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from heddle.controller.dataplane import acquire as module
+from heddle.controller.dataplane.usage import of_generate
 
 
 async def call(http, path, **said):
@@ -127,3 +128,32 @@ async def test_a_refused_release_leaves_the_step_to_be_released_again(stack, met
         released = await call(http, "release", rid=rid, output_tokens=2)
         assert s.loop.fleet.workers["w0"].running == 0
     assert (refused[0], released) == (400, (200, {"known": True}))
+
+
+async def test_what_nobody_told_of_a_released_step_is_not_told_as_zero(stack):
+    async with stack(engines=1) as s, aiohttp.ClientSession(s.url) as http:
+        bare = await acquire(http, "a")
+        await call(http, "release", rid=bare["rid"], input_tokens=9, output_tokens=3)
+        timed = await acquire(http, "a")
+        meta = {"prompt_tokens": 3, "completion_tokens": 2, "num_retractions": 0}
+        meta |= {"queue_time": 0.0, "e2e_latency": 0.0, "cached_tokens": 0}
+        await call(http, "release", rid=timed["rid"], meta_info=meta)
+        silent, told = (span["attributes"] for span in s.spans.of("chat"))
+    counted = ("heddle.retractions", "gen_ai.usage.cache_read.input_tokens")
+    phases = ("heddle.queue_s", "heddle.prefill_s", "heddle.decode_s")
+    assert [silent.get(name) for name in (*counted, *phases)] == [None] * 5
+    assert [told.get(name) for name in (*counted, *phases)] == [0, 0, 0.0, 0.0, 0.0]
+    assert silent["heddle.held_s"] >= 0
+    assert silent["gen_ai.usage.output_tokens"] == 3
+
+
+def test_a_batch_sums_what_its_parts_told_and_nothing_else():
+    silent, some = (
+        of_generate([{"meta_info": {}}] * 2),
+        of_generate(
+            [{"meta_info": {"cached_tokens": 4, "num_retractions": 0, "queue_time": 0.5}}, {}]
+        ),
+    )
+    assert (silent.cached_tokens, silent.retractions, silent.queue_s) == (None, None, None)
+    assert not silent.is_timed
+    assert (some.cached_tokens, some.retractions, some.queue_s) == (4, 0, 0.5)
