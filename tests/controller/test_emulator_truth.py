@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle.controller.emulator.engine import Engine
 from heddle.controller.emulator.errors import EngineError
 from heddle.controller.emulator.passes import DecodePass
+from heddle.controller.emulator.request import EngineConfig
+from heddle.controller.emulator.rollout import run_rollout
 from heddle.controller.emulator.truth import Piece, TruthParams, load_truth
+from heddle.controller.emulator.workload import generate
 
 BARE = TruthParams(
     graph_steps=False, cpu_iteration_s=0, cpu_sequence_s=0, prefill_cpu_s=0, noise_sigma=0
@@ -102,3 +106,22 @@ def test_the_closed_form_of_a_pass_agrees_with_adding_up_its_iterations(made, sh
 
 def test_the_truth_of_engines_is_frozen():
     assert load_truth("h100_sxm", "Qwen3-14B", 1).hash == "b505d4f88347"
+
+
+def test_what_the_hash_does_not_hold_is_frozen_too():
+    """SGLang's constants are code, KV room and weights a document: no result says their hash."""
+    tight = EngineConfig(kv_tokens=140_000)
+    played = run_rollout(
+        generate("coding", groups=4), preset="verl", gpus=2, layout=(1, 1), seed=3, engine=tight
+    )
+    counted = [(t.retractions, t.cached_tokens) for t in played.trajectories]
+    assert [sum(column) for column in zip(*counted, strict=True)] == [8, 17_054_849]
+    assert (len(played.steps), played.events) == (2082, 9393)
+    assert played.makespan_s == pytest.approx(1987.278870525396, rel=1e-9)
+
+    engine, tags = Engine(EngineConfig()), {"weights", "kv_cache"}
+    assert engine.scheduler.capacity == 254_881
+    assert engine.load_weights("v1", 0.0) == pytest.approx(7.3841536)
+    asleep = Engine(EngineConfig())
+    times_s = asleep.sleep(tags, 0.0), asleep.wake(tags, 1.0)
+    assert times_s == pytest.approx((0.5, 1.23841536))
