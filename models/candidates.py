@@ -28,7 +28,11 @@ SIMPLE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def guesses(rows: pl.DataFrame, fold: NDArray[np.int64]) -> dict[str, Floats]:
-    """ln quantiles of every row by each of SIMPLE."""
+    """ln quantiles of every row by each of SIMPLE; none where a fold is all there is to fit on, as
+    by time on three rollouts."""
+    whole = ~rows["truncated"].to_numpy()
+    if any(not (whole & (fold != f)).any() for f in np.unique(fold)):
+        return {}
     return {name: _line(rows, fold, columns) for name, columns in SIMPLE.items()}
 
 
@@ -63,7 +67,7 @@ def _line(rows: pl.DataFrame, fold: NDArray[np.int64], columns: tuple[str, ...])
     y = np.log(np.maximum(rows["remaining_tokens"].cast(pl.Float64).to_numpy(), 1.0))
     whole = ~rows["truncated"].to_numpy()
     out = np.empty((rows.height, len(LEVELS)))
-    for f in range(int(fold.max()) + 1):
+    for f in np.unique(fold):
         known, own = whole & (fold != f), fold == f
         slope = np.linalg.lstsq(x[known], y[known])[0]
         off = np.quantile(y[known] - x[known] @ slope, LEVELS)

@@ -126,8 +126,11 @@ def ask(steps: pl.DataFrame) -> Dataset:
 
 
 def _cleaned(name: str, kind: type[pl.DataType]) -> pl.Expr:
-    """The column in its type; NaN and the empty text are null, and a run is never null."""
-    column = pl.col(name).cast(pl.Float64).fill_nan(None) if kind.is_numeric() else pl.col(name)
+    """The column in its type; NaN and the empty text are null, a run is never null, and nothing
+    counts below zero."""
+    column = pl.col(name)
+    if kind.is_numeric():
+        column = column.cast(pl.Float64).fill_nan(None).clip(lower_bound=0)
     column = column.cast(kind)
     if kind == pl.String:
         column = pl.when(column != "").then(column)

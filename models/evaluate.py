@@ -145,7 +145,8 @@ def compare(
         n = len(np.concatenate([rows[k] for k in steps]))
         overall = _line(OVERALL, n, base.mean(0), ours.mean(0), drawn.mean(1))
         table.insert(0, overall)
-    return pl.concat(table) if table else _line(0, 0, np.zeros(6), np.zeros(6), drawn).clear()
+    nothing = np.zeros(len(NAMES))
+    return pl.concat(table) if table else _line(0, 0, nothing, nothing, drawn[:0]).clear()
 
 
 def _resampled(

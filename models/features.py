@@ -87,6 +87,8 @@ they vary by 0.7 (log), between trajectories of a group by 0.2 to 0.3."""
 NEXT_STEP: Final = 0.5
 """Of a step's usual tokens, the least that one which still runs will write."""
 PATH_LIMIT: Final = 3.0
+MOST: Final = 1e15
+"""Tokens, steps or seconds that nobody exceeds."""
 MIDDLE: Final = (0.5,)
 COLUMNS: Final = (
     "prompt_tokens", "context_tokens", "tokens_so_far", "steps_so_far", "last_output_tokens",
@@ -101,13 +103,15 @@ _TOOL: Final = Query._fields.index("last_tool")
 @lru_cache(maxsize=1024)
 def tool_bucket(name: str | None) -> int:
     """Which of the buckets a tool's name hashes to; -1 for no tool or an unknown one."""
-    return crc32(name.encode()) % TOOL_BUCKETS if name else -1
+    return crc32(name.encode("utf-8", "replace")) % TOOL_BUCKETS if name else -1
 
 
 def columns_of(queries: Sequence[Query]) -> dict[str, Floats]:
     """The queries' fields as arrays, the tool's name as its bucket; of one query at least."""
     told = list(zip(*queries, strict=True))
     table = np.array(_FIELDS(told), dtype=np.float64)
+    # A client's seconds may be anything; one of them must not spoil the batch.
+    np.clip(np.nan_to_num(table, copy=False), 0.0, MOST, out=table)
     columns: dict[str, Floats] = dict(zip(COLUMNS, table, strict=True))
     columns["tool_bucket"] = np.array([float(tool_bucket(name)) for name in told[_TOOL]])
     return columns

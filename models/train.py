@@ -87,9 +87,12 @@ class TrainResult:
     @property
     def last_line(self) -> str:
         """The metric, what it is compared with, and where it saved."""
-        cell = self.verdict.table.filter(
+        cells = self.verdict.table.filter(
             pl.col("metric") == "spearman", pl.col("k") == OVERALL
-        ).row(0, named=True)
+        ).to_dicts()
+        if not cells:
+            return f"nothing could be compared -> {self.folder}"
+        cell = cells[0]
         return (
             f"Spearman of remaining tokens {cell['candidate']:.3f} "
             f"({cell['against']} {cell['baseline']:.3f}), {self.verdict.because.split(':')[0]} "
@@ -107,6 +110,12 @@ def train(
         message = (
             f"{dataset.trajectories} finished trajectories are too few to judge a predictor; "
             f"record at least {LEAST_TRAJECTORIES}"
+        )
+        raise DatasetError(message)
+    if dataset.rows["truncated"].all():
+        message = (
+            f"all {dataset.trajectories} trajectories were cut off, so nobody knows how long any "
+            "of them gets; record some under higher limits"
         )
         raise DatasetError(message)
     if args.device != "cpu" and not torch.cuda.is_available():

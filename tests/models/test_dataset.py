@@ -136,6 +136,18 @@ def test_nulls_in_any_column_leave_numbers_a_network_can_read(frames, column, ev
     assert len(Held.from_rows(rows).group) == rows.height
 
 
+@pytest.mark.parametrize("column", ["input_tokens", "output_tokens", "duration_s"])
+def test_counts_below_zero_are_none_and_leave_numbers_a_network_can_read(frames, column):
+    made = [
+        frame.with_columns(pl.col(column) * -1) if column in frame.columns else frame
+        for frame in frames(groups=6, samples=3)
+    ]
+    rows = from_collector(*made).rows
+    assert rows["remaining_tokens"].min() >= 0
+    x = features(with_priors(rows, history_of(rows)))
+    assert np.isfinite(x).all()
+
+
 def test_a_trace_file_with_nan_and_nameless_rows_is_read_without_them():
     traces = pl.DataFrame(
         {

@@ -145,3 +145,13 @@ def test_at_admission_no_step_has_been_survived_and_history_alone_speaks():
 def test_steps_say_nothing_where_the_tokens_are_beyond_them_or_nobody_knows_a_pace():
     assert survived(30_000, 2) == pytest.approx(left_beyond(30_000, 30_000), abs=0.05)
     assert survived(3_000, 6, steps=0.0) == MIDDLE
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -5.0])
+@pytest.mark.parametrize("field", ["tool_s_so_far", "last_tool_s", "tokens_so_far", "steps_so_far"])
+def test_a_number_that_is_none_is_a_number_to_the_network_and_spares_its_neighbour(field, odd):
+    plain, spoilt = Query("g", last_tool="\ud800"), Query("g")._replace(**{field: odd})
+    ones = {name: np.ones(2) for name in PRIOR}
+    x = matrix(columns_of([plain, spoilt]) | ones)
+    assert np.isfinite(x).all()
+    assert np.array_equal(x[0], matrix(columns_of([plain, plain]) | ones)[0])

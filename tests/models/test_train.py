@@ -178,6 +178,30 @@ def test_too_little_data_is_one_sentence(recorded, tmp_path):
         train(recorded(groups=20, samples=3), replace(QUICK, split="task"), Registry(tmp_path))
 
 
+def test_where_all_were_cut_off_it_says_that_nobody_knows_a_length(frames, tmp_path):
+    trajectories, steps, tools = frames(groups=20, samples=3)
+    cut = trajectories.with_columns(truncated=pl.lit(value=True))
+    with pytest.raises(DatasetError, match="all 60 trajectories were cut off"):
+        train(from_collector(cut, steps, tools), SHORT, Registry(tmp_path))
+
+
+@pytest.mark.parametrize("newest", [20, 4])
+def test_by_time_three_rollouts_are_enough_and_one_of_four_is_refused(frames, tmp_path, newest):
+    trajectories, steps, tools = frames(groups=20, samples=3)
+    begun = pl.col("start_ns") + pl.col("rollout_id").str.slice(1).cast(pl.Int64) * 10**12
+    # Of the newest rollout so many groups.
+    few = (pl.col("rollout_id") != "r2") | (pl.col("group_id").str.slice(1).cast(pl.Int64) < newest)
+    dataset = from_collector(trajectories.filter(few), steps.with_columns(start_ns=begun), tools)
+    result = train(dataset, replace(SHORT, split="time"), Registry(tmp_path))
+    table = result.verdict.table
+    assert (newest, not table.is_empty()) in ((20, True), (4, False))
+    if newest == 4:
+        assert "too few held-out trajectories" in result.verdict.because
+        assert "nothing could be compared" in result.last_line
+    else:
+        assert set(table["n"].to_list()) <= {20, 20 * (table["k"].n_unique() - 1)}
+
+
 def test_a_gpu_that_is_not_there_is_one_sentence(recorded, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelsError, match=r"sees no GPU to fit on here .*leave the device at cpu"):
