@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +70,8 @@ class Registry:
         self.folder = Path(folder)
         self._versions = self.folder / "versions"
         self._refused: set[tuple[str, str]] = set()
-        self._versions.mkdir(parents=True, exist_ok=True)
+        with _kept_in(self.folder):
+            self._versions.mkdir(parents=True, exist_ok=True)
 
     def list(self) -> list[Version]:
         """Newest first; a version whose meta.json cannot be read is left out."""
@@ -111,7 +112,10 @@ class Registry:
 
     def save(self, draft: Draft, card: str = "") -> Version:
         """Add a version; training the same data to the same weights again gives the same one."""
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as made:
+        with (
+            _kept_in(self.folder),
+            tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as made,
+        ):
             new = Path(made) / "version"
             new.mkdir()
             serve.save(draft.weights, new / WEIGHTS)
@@ -121,7 +125,7 @@ class Registry:
             (new / GATE).write_text(json.dumps([dict(row) for row in draft.table]))
             if self._whole(version.version) or not self._placed(new, version.version):
                 return self.get(version.version)
-        self._note("save", version.version, draft.because)
+            self._note("save", version.version, draft.because)
         return version
 
     def active(self) -> str | None:
@@ -267,6 +271,15 @@ KINDS: Final[Mapping[str, type]] = {
     "metrics": dict, "created_ns": int, "weights_sha256": str, "trained": dict,
 }  # fmt: skip
 """Of the fields of a version."""
+
+
+@contextlib.contextmanager
+def _kept_in(folder: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"predictors cannot be kept in {folder} ({error}); name a folder that has room"
+        raise RegistryError(message) from error
 
 
 def _read(version: str, path: Path) -> Version:

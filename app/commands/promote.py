@@ -26,6 +26,7 @@ def run(
     """
     import getpass
 
+    from heddle.app import show
     from heddle.app.commands.connect import controller_client, show_predictor
     from heddle.app.errors import fail
     from heddle.controller.errors import ControllerError
@@ -34,7 +35,14 @@ def run(
     with controller_client(controller, data, token_file) as client:
         try:
             said = client.promote(version, who=who, why=why, force=force)
+            asked = client.switches().switches["prediction"]
         except ControllerError as error:
             # The registry speaks to programs; on a command line the same is a flag.
             fail(str(error).replace("force=True", "--force"))
     show_predictor(said, json=json)
+    if not json and asked != "learned":
+        show.OUT.print(
+            f"no step asks it yet, prediction is {asked}: heddle switch prediction=learned",
+            markup=False,
+            soft_wrap=True,
+        )

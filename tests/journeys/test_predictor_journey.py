@@ -108,6 +108,11 @@ def test_from_three_rollouts_to_a_promoted_version_and_back(stack, client, heddl
     promoted = heddle("promote", from_cli, "--force", "--why", "compare", *with_token)
     assert promoted.returncode == 0, promoted.stderr
     assert client.predictor().version == from_cli
+    assert "no step asks it" not in promoted.stdout
+    client.switch(prediction="group-history", who="test")
+    unasked = heddle("promote", from_cli, "--force", *with_token)
+    assert "prediction is group-history: heddle switch prediction=learned" in unasked.stdout
+    client.switch(prediction="learned", who="test")
     shown = heddle("predictor", "show", from_cli, "--controller", stack.controller)
     assert f"# {from_cli}" in shown.stdout, shown.stderr
     taken_back = heddle("rollback", *with_token)

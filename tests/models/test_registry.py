@@ -234,5 +234,17 @@ def test_what_lies_in_the_place_of_a_version_gives_way_to_it(registry, tmp_path,
     assert registry.promote(version).version == version
 
 
+def test_where_nothing_can_be_kept_it_is_one_sentence_and_leaves_nothing(registry, monkeypatch):
+    (registry.folder / "plain").write_text("x")
+    with pytest.raises(RegistryError, match="cannot be kept in"):
+        Registry(registry.folder / "plain")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", _full)
+        with pytest.raises(RegistryError, match=r"cannot be kept in .* \(no space left\)"):
+            registry.save(draft(22))
+    assert registry.list() == []
+    assert list(registry.folder.glob(".new-*")) == []
+
+
 def _full(*_said: str) -> None:
     raise OSError("no space left")
