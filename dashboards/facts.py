@@ -27,6 +27,11 @@ NOTICED: Final = 0.005
 """The share of GPU time from which on it is said that it is unknown."""
 
 
+def at_least(states: Mapping[str, int], said: str) -> str:
+    """A share of GPU time as it is said: a least of it where much is unknown."""
+    return f"≥ {said}" if (share(states, "unknown") or 0) >= NOTICED else said
+
+
 def busy_share(states: Mapping[str, int]) -> float | None:
     """Share of GPU time with a forward in flight; None where nobody told what any GPU did."""
     if not is_told(states):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
 Mode = Literal["light", "dark"]
@@ -53,6 +53,26 @@ STATES: Final[dict[str, Meaning]] = {
     "unallocated": Meaning("unallocated", "#eceef0", "#2f343b", "GPUs in no worker", "x"),
 }
 """State to meaning, in the order of precedence: legends keep it."""
+
+PAGES: Final[dict[str, Any]] = {
+    "theme.font": "sans-serif",
+    "theme.baseFontSize": 15,
+    "theme.baseRadius": "0.5rem",
+    "theme.showWidgetBorder": True,
+    "theme.headingFontSizes": ["1.7rem", "1.35rem", "1.15rem"],
+    "theme.metricValueFontSize": "1.55rem",
+    "theme.light.primaryColor": "#0072b2",
+    "theme.light.backgroundColor": "#ffffff",
+    "theme.light.secondaryBackgroundColor": "#f5f6f8",
+    "theme.light.textColor": "#1f2328",
+    "theme.light.borderColor": "#e0e3e7",
+    "theme.dark.primaryColor": "#2b86cd",
+    "theme.dark.backgroundColor": "#14171b",
+    "theme.dark.secondaryBackgroundColor": "#1d2127",
+    "theme.dark.textColor": "#e6e8eb",
+    "theme.dark.borderColor": "#31373f",
+}
+"""Streamlit's options for the pages: told when they are served, as files are read by folder."""
 
 BUSY: Final = ("busy_mixed", "busy_prefill", "busy_decode")
 PHASES: Final[dict[str, Meaning]] = {
@@ -163,6 +183,11 @@ def spelled(measure: str) -> str:
 def nanoseconds(value: int | None) -> str:
     """`seconds` of a stored integer."""
     return seconds(None if value is None else value / 1e9)
+
+
+def gpus(number: int | None) -> str:
+    """`1 GPU`, `8 GPUs`, `? GPUs` where nobody told."""
+    return "1 GPU" if number == 1 else f"{number or '?'} GPUs"
 
 
 def count(value: float | None) -> str:

@@ -55,7 +55,7 @@ def _serve(script: Path, host: str, port: int) -> None:
     from starlette.middleware import Middleware
 
     from heddle.app.pages import Pages
-    from heddle.dashboards import nav
+    from heddle.dashboards import nav, theme
     from heddle.dashboards.figures import makespan
 
     # Or the first visitor waits for them: 4.7 s of CPU. Plotly imports with the first figure.
@@ -71,6 +71,8 @@ def _serve(script: Path, host: str, port: int) -> None:
         "server.fileWatcherType": "none",
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "minimal",
+        "client.showErrorDetails": "type",
+        **theme.PAGES,
         # After every run of a script or fragment: a third of this process's time.
         "runner.postScriptGC": False,
     }

@@ -104,6 +104,8 @@ def _headline(this: dict[str, Any], other: dict[str, Any]) -> None:
         return
     times = other["makespan_s"] / this["makespan_s"]
     verdict = f"{times:.2f}x faster than" if times >= 1 else f"{1 / times:.2f}x slower than"
+    if verdict.startswith("1.00x"):
+        verdict = "as fast as"
     so_far = ", so far" if "running" in (this["state"], other["state"]) else ""
     st.markdown(
         f"{cards.plain(facts.label(this))} is **{verdict}** "

@@ -70,7 +70,8 @@ def _findings(chosen: shell.Scope) -> None:
 
 def _worth(chosen: shell.Scope) -> None:
     split = chosen.ask("efficiency")
-    untold = chosen.untold(_states(chosen))
+    states = _states(chosen)
+    untold = chosen.untold(states)
     if untold or split.is_empty() or not split["total_gpu_ns"][0]:
         st.caption(cards.plain(untold or "There is no time in this rollout yet."))
         return
@@ -82,8 +83,9 @@ def _worth(chosen: shell.Scope) -> None:
         ("Recoverable", "recoverable_gpu_ns", "Starved while another worker was full or queued"),
         ("Unavoidable", "unavoidable_gpu_ns", "Starved while no other worker had work to give"),
     )
+    shares = {at: theme.percent((row[at] or 0) / total) for _, at, _ in said}
     cards.numbers(
-        [cards.Number(name, theme.percent((row[at] or 0) / total), why) for name, at, why in said]
+        [cards.Number(name, facts.at_least(states, shares[at]), why) for name, at, why in said]
     )
 
 

@@ -111,7 +111,7 @@ def _headline(chosen: shell.Scope, states: Mapping[str, int], window: Mapping[st
     gpus, wall = window["gpus"], theme.nanoseconds(window["wall_ns"])
     unknown = facts.share(states, "unknown") or 0
     but = f" and **{unknown:.0%} unknown**" if unknown >= facts.NOTICED else ""
-    said = f"**{busy:.0%} busy**{but} over {wall} on {gpus or '?'} GPUs"
+    said = f"**{busy:.0%} busy**{but} over {wall} on {theme.gpus(gpus)}"
     if chosen.is_running:
         said += ", still running"
     if loss:
@@ -173,8 +173,7 @@ def _numbers(
 def _busy(states: Mapping[str, int], past: Mapping[str, int]) -> cards.Number:
     """At least so much, where some of it is unknown."""
     one = _share("Busy", facts.busy_share(states), facts.busy_share(past), "normal")
-    is_least = (facts.share(states, "unknown") or 0) >= facts.NOTICED
-    return replace(one, value=f"≥ {one.value}") if is_least else one
+    return replace(one, value=facts.at_least(states, one.value))
 
 
 def _share(label: str, now: float | None, past: float | None, good: Any) -> cards.Number:

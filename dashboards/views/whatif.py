@@ -33,8 +33,8 @@ def panels(run: str | None, presets: Sequence[str]) -> None:
         st.caption("No rollout has finished yet; both questions are asked of the last one.")
         return
     st.caption(
-        f"For the lengths of {cards.plain(facts.label(last))} on {last['gpus'] or 8} GPUs, as if "
-        "they were known: every allocation's layout, the quickest first."
+        f"For the lengths of {cards.plain(facts.label(last))} on {theme.gpus(last['gpus'] or 8)}, "
+        "as if they were known: every allocation's layout, the quickest first."
     )
     _preview(last)
     st.subheader("What other presets would have done", anchor=False)

@@ -31,7 +31,7 @@ FLAGS = [
 
 @contextmanager
 def streamlit(collector: str, controller: str, token: str | None = None) -> Generator[str]:
-    """`heddle dash` in its own process on a free port, with the scripts it sends; its address."""
+    """`heddle dash` in a process and folder of its own on a free port; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {**os.environ, "HEDDLE_TOKEN": token} if token else None
@@ -39,7 +39,7 @@ def streamlit(collector: str, controller: str, token: str | None = None) -> Gene
     asked = ["--collector", collector, "--controller", controller]
     with tempfile.TemporaryDirectory(prefix="heddle-pages-") as data:
         command = [*dash, *asked, "--data", data]
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, cwd=data, env=env, stdout=subprocess.DEVNULL)
         try:
             _wait(f"http://127.0.0.1:{port}/_stcore/health")
             yield f"http://127.0.0.1:{port}"

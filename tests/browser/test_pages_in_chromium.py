@@ -13,6 +13,8 @@ from browser.fake_services import Switchboard, collector_app, served
 from browser.pages import settle, streamlit
 from playwright.sync_api import Browser, Page, expect
 
+from heddle.dashboards import theme
+
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
@@ -86,6 +88,23 @@ def test_links_between_pages_keep_the_selection(page: Page, dashboard: str) -> N
     page.get_by_test_id("stSidebar").get_by_role("link", name="Long tail").click()
     expect(page.get_by_role("heading", name="The long tail")).to_be_visible()
     assert "rollout=rollout-1" in page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_look_the_same_from_whatever_folder_they_are_served(
+    browser: Browser, dashboard: str, scheme: Any
+) -> None:
+    """Served from an empty one: a file of options beside the clone would not be found."""
+    page = browser.new_page(color_scheme=scheme)
+    _open(page, dashboard)
+    look = "e => { const s = getComputedStyle(e); return [s.backgroundColor, s.fontSize]; }"
+    behind, _ = page.get_by_test_id("stSidebar").evaluate(look)
+    asked = theme.PAGES[f"theme.{scheme}.secondaryBackgroundColor"]
+    red, green, blue = bytes.fromhex(asked.removeprefix("#"))
+    assert behind == f"rgb({red}, {green}, {blue})"
+    _, size = page.get_by_role("heading", level=1).evaluate(look)
+    assert float(size.removesuffix("px")) == pytest.approx(1.7 * theme.PAGES["theme.baseFontSize"])
+    page.close()
 
 
 _FOCUSED = """() => {

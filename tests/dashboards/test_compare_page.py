@@ -56,6 +56,22 @@ def replay(words: list[str]) -> dict[str, Any]:
     return {"rows": rows, "summary": [{k: row[k] for k in kept} for row in rows]}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "verdict"),
+    [((100.0, 100.2), "as fast as"), ((100.0, 150.0), "1.50x"), ((150.0, 100.0), "1.50x")],
+)
+def test_equal_makespans_are_as_fast_as_each_other(
+    answering: Answering, seconds: tuple[float, float], verdict: str
+) -> None:
+    story = Story(("verl", "heddle"), trajectories=4)
+    for row, makespan_s in zip(story.rows["rollouts"], seconds, strict=True):
+        row["makespan_s"] = makespan_s
+    answering(story)
+    words = said(opened("compare"))
+    assert f"**{verdict}" in words
+    assert "1.00x faster" not in words
+
+
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> Done:
     jobs = Done(replay)

@@ -125,6 +125,9 @@ def test_busy_is_said_to_be_a_least_where_much_is_unknown(
     assert "**0% busy** and **" in words
     assert "% unknown** over" in words
     assert next(metric.value for metric in at.metric if metric.label == "Busy") == "≥ 0.0 %"
+    split = {metric.label: metric.value for metric in opened("idle").metric}
+    assert {"Busy", "Effective", "Recoverable", "Unavoidable"} <= split.keys()
+    assert all(value.startswith("≥ ") for value in split.values())
 
 
 def test_what_no_step_told_is_said_and_not_drawn_as_an_empty_figure(
