@@ -146,10 +146,13 @@ def _own_group() -> pl.Expr:
     return pl.coalesce("group_id", alone).alias("group_id")
 
 
+ROLLOUT: Final = pl.concat_str("run_id", pl.col("rollout_id").fill_null(""), separator="/")
+"""A row's rollout, as `rollouts_of` names it."""
+
+
 def rollouts_of(rows: pl.DataFrame) -> list[str]:
     """The rollouts the rows come from, each as run/rollout."""
-    named = rows.select(pl.concat_str("run_id", pl.col("rollout_id").fill_null(""), separator="/"))
-    return sorted(named.to_series().unique().to_list())
+    return sorted(rows.select(ROLLOUT).to_series().unique().to_list())
 
 
 def fingerprint_of(frame: pl.DataFrame) -> str:

@@ -1,7 +1,8 @@
 """Has this candidate earned the place of what serves?
 
-It must beat group history and the serving version, paired on held-out groups: clearly on pinball
-loss or on Spearman of the remaining tokens, worse on neither. A refusal says by which number.
+It must beat group history and the serving version, paired on held-out groups (that version on
+rollouts it has not learned from): clearly on pinball loss or on Spearman of the remaining tokens,
+worse on neither. A refusal says by which number.
 History winning is a fair outcome.
 """
 

@@ -8,20 +8,22 @@ here. Seeds are fixed; 100,000 rows take well under a minute on two cores.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from heddle.models import crossfit as cf
 from heddle.models.candidates import guesses, standing
 from heddle.models.card import write_card
-from heddle.models.dataset import Dataset, rollouts_of
+from heddle.models.dataset import ROLLOUT, Dataset, rollouts_of
 from heddle.models.errors import ArtifactError, DatasetError, ModelsError, RegistryError
 from heddle.models.evaluate import OVERALL, Held, compare
 from heddle.models.folds import Split
@@ -148,20 +150,34 @@ def train(
 def comparisons(fitted: cf.Crossfit, registry: Registry, args: Args) -> dict[str, pl.DataFrame]:
     """Against group history, and against the version that serves where one does.
 
-    The serving version may have been trained on some of these groups: that favours it.
+    That one on rollouts it has not learned from, where enough of them are new: it knows the rest by
+    heart, and every retraining would lose to it.
     """
-    held = Held.from_rows(fitted.rows)
-    rivals: dict[str, Any] = {"group history": fitted.history}
+    everything = np.ones(fitted.rows.height, dtype=np.bool_)
+    rivals = {"group history": (fitted.history, everything)}
     if (serving := registry.active()) is not None:
-        try:
-            rivals[serving] = log_quantiles(registry.weights(serving), fitted.x)
-        except (ArtifactError, RegistryError):
-            # A broken one does not serve either: history does, and is compared with already.
-            rivals.pop(serving, None)
+        # A broken one does not serve either: history does, and is compared with already.
+        with suppress(ArtifactError, RegistryError):
+            told = log_quantiles(registry.weights(serving), fitted.x)
+            new = _unseen(fitted.rows, registry.get(serving).trained)
+            rivals[serving] = told, new if _held(fitted.rows, new).steps() else everything
     return {
-        name: compare(fitted.learned, rival, held, rounds=args.rounds, seed=args.seed)
-        for name, rival in rivals.items()
+        name: compare(
+            fitted.learned[of], told[of], _held(fitted.rows, of), rounds=args.rounds, seed=args.seed
+        )
+        for name, (told, of) in rivals.items()
     }
+
+
+def _unseen(rows: pl.DataFrame, trained: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Rows of rollouts that a version was not trained on."""
+    known: Any = trained.get("rollouts")
+    known = known if isinstance(known, list) else []
+    return rows.select(~ROLLOUT.is_in([str(one) for one in known])).to_series().to_numpy()
+
+
+def _held(rows: pl.DataFrame, of: NDArray[np.bool_]) -> Held:
+    return Held.from_rows(rows.filter(pl.Series(of)))
 
 
 def overall(verdict: Verdict) -> dict[str, float]:

@@ -130,6 +130,22 @@ def test_a_candidate_is_also_compared_with_what_serves(won):
     assert not second.verdict.accepted
 
 
+def test_what_serves_is_judged_on_rollouts_it_has_not_learned_from(frames, tmp_path):
+    registry, everything = Registry(tmp_path), frames(groups=40, samples=6)
+    earlier = [frame.filter(pl.col("rollout_id") != "r2") for frame in everything]
+    first = train(from_collector(*earlier), SHORT, registry).version.version
+    registry.promote(first, force=True)
+    again = train(from_collector(*earlier), replace(SHORT, seed=1), registry)
+    second = train(from_collector(*everything), replace(SHORT, seed=1), registry)
+
+    def rows(result, against):
+        return dict(result.verdict.table.filter(against=against).select("k", "n").iter_rows())
+
+    whole, new = rows(second, "group history"), rows(second, first)
+    assert {k: 3 * n for k, n in new.items()} == whole
+    assert rows(again, first) == rows(again, "group history"), "nothing is new to it"
+
+
 def test_the_last_line_says_how_good_it_is_and_where_it_was_saved(recorded, tmp_path):
     console = Console(record=True, width=300)
     registry = Registry(tmp_path)
