@@ -119,7 +119,11 @@ def log_ticks(low: float, high: float, *, whole: bool = False) -> dict[str, Any]
     if not 0 < low <= high:
         return {"type": "log"}
     values = ticks.logarithmic(low, high, whole=whole)
-    return {"type": "log", "tickvals": values, "ticktext": ticks.words(values, _short)}
+    axis = {"type": "log", "tickvals": values, "ticktext": ticks.words(values, _short)}
+    if ticks.is_one(low, high):
+        # Plotly would draw a decade to both sides, and the numbers in each other.
+        axis["range"] = [math.log10(low * (1 - ticks.ROOM)), math.log10(high * (1 + ticks.ROOM))]
+    return axis
 
 
 def whole_ticks(values: Iterable[float | None], *, from_zero: bool = True) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from heddle.dashboards import theme
-from heddle.dashboards.figures import base
+from heddle.dashboards.figures import base, ticks
 
 KEPT: Final = 0.01
 POINTS: Final = 400
@@ -84,7 +84,7 @@ def histogram(
         drawn = _outline if index else _bars
         figure.add_trace(drawn(label, counts, middles, edges, colour))
     figure.update_layout(barmode="overlay", bargap=0.04, showlegend=len(values) > 1)
-    figure.update_xaxes(base.log_ticks(min(positive), max(positive), whole=whole))
+    figure.update_xaxes(base.log_ticks(float(edges[0]), float(edges[-1]), whole=whole))
     figure.update_yaxes(base.whole_ticks([most]))
     return figure
 
@@ -95,7 +95,8 @@ def _bounds(samples: Iterable[Sequence[float]]) -> tuple[float, float]:
 
 
 def _edges(low: float, high: float) -> np.ndarray:
-    return np.geomspace(low * 0.999, max(high, low * 1.01) * 1.001, 33)
+    room = ticks.ROOM if high < low * 1.01 else 0.001
+    return np.geomspace(low * (1 - room), high * (1 + room), 33)
 
 
 def _bars(

@@ -17,6 +17,13 @@ FEW: Final = 3
 
 ONE: Final = 1e-6
 """A range this small beside its values is one value."""
+ROOM: Final = 0.1
+"""The share of one value, or of a range, that is drawn to both its sides."""
+
+
+def is_one(low: float, high: float) -> bool:
+    """Are both as good as one value?"""
+    return high - low <= low * ONE
 
 
 def round_step(span: float, most: int = MOST) -> float:
@@ -45,8 +52,8 @@ def logarithmic(low: float, high: float, *, whole: bool = False) -> list[float]:
     values = [value for value in values if value >= 1 or not whole]
     if sum(low <= value <= high for value in values) >= FEW:
         return [value for value in values if low * 0.7 <= value <= high * 1.5]
-    # A tenth to both sides: all lengths may be one, or as good as one.
-    room = (high - low) / 10 if high - low > low * ONE else low / 10
+    # All lengths may be one, or as good as one.
+    room = low * ROOM if is_one(low, high) else (high - low) * ROOM
     return even(low - room, high + room, whole=whole, most=MOST - 1) or [low]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from math import log10
 from typing import Any
 
 import polars as pl
@@ -34,6 +35,26 @@ def test_a_logarithmic_axis_has_three_numbers_or_more_that_read_apart(
     assert 3 <= len(axis["tickvals"]) <= 14
     assert len(set(axis["ticktext"])) == len(axis["ticktext"])
     assert all(a < b for a, b in pairwise(axis["tickvals"]))
+
+
+@example(low=123.0, times=1.0)
+@example(low=30.0, times=1 + 1e-5)
+@given(LENGTHS, st.floats(1.0, 1.05))
+def test_numbers_of_lengths_that_are_one_stand_across_the_axis_and_not_in_each_other(
+    low: float, times: float
+) -> None:
+    """Plotly fits an axis to bars and lines, and draws two decades around one value."""
+    values = {"a": [low, low * times]}
+    spread = log10(low * times) - log10(low)
+    told = _layout(tail.ccdf(values, "light", unit="s")).xaxis
+    seen = told.range[1] - told.range[0] if told.range else spread
+    assert log10(told.tickvals[-1]) - log10(told.tickvals[0]) >= 0.3 * seen
+    histogram = tail.histogram(values, "light", unit="s")
+    edges = histogram.data[0].x[0], histogram.data[0].x[-1]
+    numbers = [at for at in _layout(histogram).xaxis.tickvals if edges[0] <= at <= edges[1]]
+    assert sum(histogram.data[0].y) == len(values["a"])
+    assert len(numbers) >= 2
+    assert log10(numbers[-1]) - log10(numbers[0]) >= 0.3 * (log10(edges[1]) - log10(edges[0]))
 
 
 @given(st.integers(1, 10**7), st.integers(0, 10**6))
