@@ -53,10 +53,9 @@ class Foresight:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def refresh(self, trajectory: LiveTrajectory) -> None:
-        """What is believed is of the policy in force, and of the latest step."""
-        stale = trajectory.believed != self._policy_of(trajectory.run)
-        if stale or trajectory in self._asked:
+    def refresh(self, trajectory: LiveTrajectory, policy: str) -> None:
+        """What is believed is of that policy, the one in force, and of the latest step."""
+        if trajectory.believed != policy or trajectory in self._asked:
             self.believe(trajectory)
 
     def settle(self, trajectory: LiveTrajectory) -> None:

@@ -177,7 +177,8 @@ class Loop:
         now_ns, trajectory = step.ended_ns(self.clock, late_s), step.trajectory
         self._stop_running(step, now_ns, usage)
         self.spans.ended(step, usage, now_ns)
-        self.mover.arrived(trajectory, step, usage.cached_tokens)
+        if trajectory.move is not None:
+            self.mover.arrived(trajectory, step, usage.cached_tokens)
         self.beliefs.seen_of(trajectory.run).grew(trajectory, usage)
         trajectory.grow(step, usage)
         trajectory.last_end_ns = now_ns
@@ -275,7 +276,7 @@ class Loop:
             worker = workers.get(trajectory.worker or "")
             at_home = may_stay and not trajectory.parked
             if at_home and worker is not None and worker.takes:
-                self.foresight.refresh(trajectory)
+                self.foresight.refresh(trajectory, switches.prediction)
                 home.append(trajectory.fact())
             else:
                 self.foresight.settle(trajectory)

@@ -47,6 +47,7 @@ class VirtualEngine:
         self._storage = storage
         self._waiting: dict[str, Then] = {}
         self._armed_s = inf
+        self._bell = self._ring
         self._down_s = 0.0
         self._slow_s = 0.0
         self.engine = self._fresh()
@@ -66,7 +67,7 @@ class VirtualEngine:
         if due_s != self._armed_s:
             self._armed_s = due_s
             if due_s != inf:
-                self._loop.at(due_s, self._ring, due_s)
+                self._loop.at(due_s, self._bell, due_s)
 
     def slow_down(self, seconds: float) -> None:
         """Every iteration takes that much longer, also after a death."""
@@ -140,7 +141,7 @@ class VirtualEngine:
         if due_s != self._armed_s:
             self._armed_s = due_s
             if due_s != inf:
-                self._loop.at(due_s, self._ring, due_s)
+                self._loop.at(due_s, self._bell, due_s)
 
     def _settle(self) -> None:
         for finished in self.engine.advance(self._loop.now_s):
