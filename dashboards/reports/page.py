@@ -43,6 +43,7 @@ td{overflow-wrap:anywhere}
 @media print{body{padding:0;max-width:none}tr,svg,dl,.legend{break-inside:avoid}
 h1,h2,summary{break-after:avoid}
 thead{display:table-header-group}
+details::details-content{content-visibility:visible;height:auto}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 SECTION_MARKS: Final = 300

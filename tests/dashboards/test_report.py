@@ -98,6 +98,7 @@ def test_paper_is_white_whatever_the_screen() -> None:
 def test_paper_has_margins_of_its_own_and_no_heading_is_left_at_a_pages_end() -> None:
     html = trajectory_report(Story(("verl",), trajectories=1), RUN, "rollout-1-g00-s0").to_html()
     assert "@page{margin:14mm}" in html
+    assert "details::details-content{content-visibility:visible" in html, "folded rows print too"
     paper = html.split("@media print", 1)[1]
     assert "h1,h2,summary{break-after:avoid}" in paper
     assert "thead{display:table-header-group}" in paper
