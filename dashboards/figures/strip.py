@@ -17,9 +17,10 @@ PIECES: Final = base.MARKS // 2
 def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure:
     """Pieces of `strips` as a lane per worker; x counts seconds from the rollout's start.
 
-    At most PIECES are drawn, the longest ones; `left_out` says how many that leaves.
+    Beyond PIECES the longest half of them are drawn as they are, and what lies between as one piece
+    of what most of it was; `merged` says how many that leaves out.
     """
-    pieces = _longest(strips)
+    pieces = drawn(strips)
     lanes = _lanes(strips)
     height, x = 96 + 26 * max(len(lanes), 2), "since the rollout began (s)"
     figure = base.blank(mode, height=height, x=x, names=lanes)
@@ -68,14 +69,39 @@ _PATH: Final = 400
 """Pieces of the path that are drawn, the longest ones."""
 
 
-def left_out(strips: pl.DataFrame) -> int:
-    """Pieces too short to be among the PIECES longest."""
-    return max(strips.height - PIECES, 0)
+def merged(strips: pl.DataFrame) -> int:
+    """Pieces that are part of another one."""
+    return strips.height - drawn(strips).height
 
 
-def _longest(strips: pl.DataFrame) -> pl.DataFrame:
-    length = pl.col("end_ns") - pl.col("start_ns")
-    return strips.sort(length, descending=True).head(PIECES).sort("start_ns", "worker_id")
+def drawn(strips: pl.DataFrame) -> pl.DataFrame:
+    """Pieces by start, at most PIECES and one a worker; every instant is in one, as it was before.
+
+    A piece made of several has the state that most of its time had, and that worker's last degree.
+    """
+    if strips.height <= PIECES:
+        return strips.sort("start_ns", "worker_id")
+    length, before = pl.col("end_ns") - pl.col("start_ns"), pl.col("worker_id").shift(1)
+    long = length.rank("ordinal", descending=True) <= PIECES // 2
+    follows = pl.col("worker_id").eq_missing(before) & (
+        pl.col("start_ns") == pl.col("end_ns").shift(1)
+    )
+    begins = (pl.col("long") | pl.col("long").shift(1) | ~follows).fill_null(True)
+    return (
+        strips.with_columns(long=long)
+        .sort("worker_id", "start_ns")
+        .with_columns(piece=begins.cum_sum(), took=length)
+        .with_columns(of_state=pl.col("took").sum().over("piece", "state"))
+        .group_by("piece")
+        .agg(
+            pl.col("worker_id").first(),
+            pl.col("degree").last(),
+            pl.col("state").sort_by("of_state", "state", descending=True).first(),
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+        )
+        .sort("start_ns", "worker_id")
+    )
 
 
 def lane(worker_id: object, degree: object) -> str:

@@ -47,27 +47,60 @@ def test_a_share_of_nothing_is_drawn_as_nothing() -> None:
     assert len(_data(accounts.stacked({"a": {}}, "light", share=True))) == 0
 
 
-def test_the_strip_keeps_the_longest_pieces_and_counts_the_rest() -> None:
-    rng = np.random.default_rng(3)
-    lengths = rng.integers(1, 9, 3_000) * SECOND
-    lengths[1_234] = 100 * SECOND
-    starts = START_NS + np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    rows = [
-        {
-            "worker_id": "w0",
-            "degree": 2,
-            "state": "queued",
-            "start_ns": int(a),
-            "end_ns": int(a + n),
-        }
-        for a, n in zip(starts, lengths, strict=True)
-    ]
-    strips = frame("strips", rows)
-    figure = strip.strip(strips, "light", start_ns=START_NS)
-    drawn = [x for trace in _data(figure) for x in trace.x]
-    assert len(drawn) == strip.PIECES
-    assert max(drawn) == 100.0
-    assert strip.left_out(strips) == 2_000
+def _walk(seed: int, count: int, workers: int) -> pl.DataFrame:
+    """So many pieces one after the other on each worker, one gap in the middle of each."""
+    rng, rows = np.random.default_rng(seed), list[dict[str, Any]]()
+    for worker in range(workers):
+        at = START_NS
+        for n, length in enumerate(rng.integers(1, 9, count) * SECOND):
+            at += SECOND if n == count // 2 else 0
+            state = str(rng.choice(["busy_decode", "busy_mixed", "tool_wait"]))
+            rows.append(
+                {"worker_id": f"w{worker}", "degree": 2, "state": state, "start_ns": at,
+                 "end_ns": at + int(length)}
+            )  # fmt: skip
+            at += int(length)
+    return frame("strips", rows)
+
+
+@pytest.mark.parametrize(("count", "workers"), [(3_000, 1), (400, 8), (100, 8)])
+def test_a_strip_of_many_pieces_shows_every_instant_once_and_the_longest_as_they_are(
+    count: int, workers: int
+) -> None:
+    strips = _walk(count, count, workers)
+    length = pl.col("end_ns") - pl.col("start_ns")
+    longest = strips.with_row_index().sort(length, descending=True).row(0, named=True)
+    drawn = strip.drawn(strips)
+    covered = [f.group_by("worker_id").agg(length.sum()).sort("worker_id") for f in (drawn, strips)]
+    assert covered[0].equals(covered[1])
+    ordered = drawn.sort("worker_id", "start_ns").with_columns(
+        before=pl.col("end_ns").shift(1).over("worker_id")
+    )
+    assert ordered.filter(pl.col("start_ns") < pl.col("before")).is_empty()
+    gaps = ordered.filter(pl.col("start_ns") > pl.col("before"))
+    assert gaps.height == workers, "a gap stays a gap"
+    assert drawn.height <= strip.PIECES + 2 * workers
+    assert strip.merged(strips) == strips.height - drawn.height
+    assert drawn.filter(
+        start_ns=longest["start_ns"], end_ns=longest["end_ns"], state=longest["state"]
+    ).height
+    if strips.height <= strip.PIECES:
+        assert drawn.height == strips.height
+
+
+def test_what_is_drawn_as_one_has_the_state_of_most_of_its_time() -> None:
+    at, rows = START_NS, list[dict[str, Any]]()
+    for _ in range(strip.PIECES):
+        for state, length in (("busy_mixed", 2), ("busy_decode", 3), ("tool_wait", 1)):
+            rows.append({"worker_id": "w0", "degree": 1, "state": state, "start_ns": at,
+                         "end_ns": at + length})  # fmt: skip
+            at += length
+    rows.append({"worker_id": "w0", "degree": 1, "state": "queued", "start_ns": at,
+                 "end_ns": at + SECOND})  # fmt: skip
+    drawn = strip.drawn(frame("strips", rows))
+    assert drawn.row(drawn.height - 1, named=True)["state"] == "queued"
+    tail = drawn.sort("start_ns").row(drawn.height - 2, named=True)
+    assert (tail["state"], tail["end_ns"]) == ("busy_decode", at)
 
 
 def test_one_trace_per_state_and_a_lane_for_gpus_without_a_worker() -> None:
