@@ -11,7 +11,9 @@ from heddle.dashboards import theme
 from heddle.dashboards.figures import base
 
 PIECES: Final = base.MARKS // 2
-"""Bars of a strip: a page of it is 900 pixels wide, and each bar is a node for the browser."""
+"""Bars of a strip: each is a node for the browser."""
+PIXELS: Final = 900
+"""As wide as a strip is on a page: what is narrower cannot be told from what is beside it."""
 
 
 def strip(strips: pl.DataFrame, mode: theme.Mode, *, start_ns: int) -> go.Figure:
@@ -75,7 +77,7 @@ def merged(strips: pl.DataFrame) -> int:
 
 
 def drawn(strips: pl.DataFrame) -> pl.DataFrame:
-    """Pieces by start, at most PIECES and one a worker; every instant is in one, as it was before.
+    """Pieces by start, at most PIECES and one a worker; every instant that was in one is in one.
 
     A piece made of several has the state that most of its time had, and that worker's last degree.
     """
@@ -83,9 +85,10 @@ def drawn(strips: pl.DataFrame) -> pl.DataFrame:
         return strips.sort("start_ns", "worker_id")
     length, before = pl.col("end_ns") - pl.col("start_ns"), pl.col("worker_id").shift(1)
     long = length.rank("ordinal", descending=True) <= PIECES // 2
-    follows = pl.col("worker_id").eq_missing(before) & (
-        pl.col("start_ns") == pl.col("end_ns").shift(1)
-    )
+    # Who asks for thousands of pieces is given the longest: gaps of what was left out are narrow.
+    pixel = (pl.col("end_ns").max() - pl.col("start_ns").min()) / PIXELS
+    gap = pl.col("start_ns") - pl.col("end_ns").shift(1)
+    follows = pl.col("worker_id").eq_missing(before) & (gap <= pixel)
     begins = (pl.col("long") | pl.col("long").shift(1) | ~follows).fill_null(True)
     return (
         strips.with_columns(long=long)

@@ -53,7 +53,7 @@ def _walk(seed: int, count: int, workers: int) -> pl.DataFrame:
     for worker in range(workers):
         at = START_NS
         for n, length in enumerate(rng.integers(1, 9, count) * SECOND):
-            at += SECOND if n == count // 2 else 0
+            at += 100 * SECOND if n == count // 2 else 0
             state = str(rng.choice(["busy_decode", "busy_mixed", "tool_wait"]))
             rows.append(
                 {"worker_id": f"w{worker}", "degree": 2, "state": state, "start_ns": at,
@@ -101,6 +101,11 @@ def test_what_is_drawn_as_one_has_the_state_of_most_of_its_time() -> None:
     assert drawn.row(drawn.height - 1, named=True)["state"] == "queued"
     tail = drawn.sort("start_ns").row(drawn.height - 2, named=True)
     assert (tail["state"], tail["end_ns"]) == ("busy_decode", at)
+
+
+def test_gaps_narrower_than_a_pixel_are_no_gaps_where_the_collector_left_pieces_out() -> None:
+    strips = _walk(3, 4_000, 1).with_row_index().filter(pl.col("index") % 2 == 0).drop("index")
+    assert strip.drawn(strips).height <= strip.PIECES + 2
 
 
 def test_one_trace_per_state_and_a_lane_for_gpus_without_a_worker() -> None:
