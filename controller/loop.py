@@ -177,8 +177,7 @@ class Loop:
         now_ns, trajectory = step.ended_ns(self.clock, late_s), step.trajectory
         self._stop_running(step, now_ns, usage)
         self.spans.ended(step, usage, now_ns)
-        if trajectory.move is not None:
-            self.mover.arrived(trajectory, step, usage.cached_tokens)
+        self.mover.arrived(trajectory, step, usage.cached_tokens)
         self.beliefs.seen_of(trajectory.run).grew(trajectory, usage)
         trajectory.grow(step, usage)
         trajectory.last_end_ns = now_ns

@@ -283,8 +283,7 @@ class Engine:
         if not s.running.size:
             s.ratio, s.full = RATIO_START, False
             return None
-        if s.available_tokens < s.running.size:
-            s.make_room_to_decode(start_s)
+        s.make_room_to_decode(start_s)
         return self._decode(start_s)
 
     def _load_s(self) -> float:

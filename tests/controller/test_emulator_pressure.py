@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
+from drawn_requests import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -235,22 +236,10 @@ class Slow:
         self.full = False
 
 
-jobs = st.lists(
-    st.tuples(
-        st.floats(0.0, 1.5), st.integers(0, 2), st.integers(1, 260), st.integers(0, 150),
-        st.integers(0, 2),
-    ),
-    min_size=1, max_size=10,
-)  # fmt: skip
+jobs = requests((0.0, 1.5), (0, 2), (1, 260), (0, 150), (1, 10))
 
 
-crowds = st.lists(
-    st.tuples(
-        st.floats(0.0, 0.2), st.integers(0, 9), st.integers(5, 40), st.integers(90, 300),
-        st.integers(0, 2),
-    ),
-    min_size=6, max_size=10,
-)  # fmt: skip
+crowds = requests((0.0, 0.2), (0, 9), (5, 40), (90, 300), (6, 10))
 
 
 def both(made, capacity, slots, threshold, aborted=()):
@@ -317,13 +306,7 @@ def test_with_preemption_both_finish_within_one_iteration_with_the_same_victims(
 
 # One that is long under way lets the reserve fall to its least; then many are let in at once, and
 # in three of four cases some are retracted again, mostly several in one iteration.
-rushes = st.lists(
-    st.tuples(
-        st.floats(5.0, 5.3), st.integers(1, 8), st.integers(5, 40), st.integers(90, 300),
-        st.integers(0, 2),
-    ),
-    min_size=6, max_size=10,
-)  # fmt: skip
+rushes = requests((5.0, 5.3), (1, 8), (5, 40), (90, 300), (6, 10))
 LONG = (0.0, 0, 20, 1000, 0)
 
 

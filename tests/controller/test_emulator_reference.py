@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from drawn_requests import requests
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from heddle.controller.emulator.engine import Engine
 from heddle.controller.emulator.request import EngineConfig, Request
@@ -117,13 +117,7 @@ class Reference:
             self.running.remove(walker)
 
 
-jobs = st.lists(
-    st.tuples(
-        st.floats(0.0, 1.0), st.integers(0, 2), st.integers(1, 700), st.integers(0, 90),
-        st.integers(0, 2),
-    ),
-    min_size=1, max_size=9,
-)  # fmt: skip
+jobs = requests((0.0, 1.0), (0, 2), (1, 700), (0, 90), (1, 9))
 
 
 @settings(max_examples=60, deadline=None)
