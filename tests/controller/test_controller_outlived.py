@@ -60,6 +60,9 @@ def test_agents_of_a_killed_controller_ask_again_and_keep_their_workers(tmp_path
         # Of verl nobody moves a trajectory, and the restarted controller still knows.
         p.client().switch(preset="verl", who="test")
         before = asyncio.run(everyone(url, 0, 3))
+        with CollectorClient(p.at("queries")) as store:
+            # What a killed process had not sent yet (0.2 s of spans) nobody can tell.
+            until(lambda: _finished(store, AGENTS))
 
         def kill() -> None:
             until(lambda: running_on(p, engines) == AGENTS)
