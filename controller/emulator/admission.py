@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from heddle.controller.emulator.batch import CLIP_TOKENS, Batch, Live
+from heddle.controller.emulator.batch import Batch, Live
 from heddle.controller.emulator.cache import PrefixCache
 from heddle.controller.emulator.request import EngineConfig
 from heddle.controller.emulator.span import SpanCache
 from heddle.controller.emulator.tiers import LOAD_LEAST_TOKENS, HostTier
-from heddle.controller.emulator.tree import Node
 
 # Share of the promised output set aside for each running request: 0.7, falling to 0.098 over 600
 # iterations (schedule_conservativeness 1), raised again by a retraction.
@@ -120,21 +119,22 @@ class Scheduler:
         room, promised = self.config.chunk_tokens, 0
         for part in parts:
             room -= part[1]
-            promised += min(part[0].remaining, CLIP_TOKENS)
+            promised += part[0].promised
         for live in self._heads():
             if room <= 0 or self.chunked is not None:
                 break
-            if not self._slot(live, len(parts), promised, now_s):
+            slots = self.config.max_running - self.running.size - len(parts)
+            if slots <= 0 and not (self._preempts and self._preempt(live, promised, now_s)):
                 self.full = True
                 break
-            new = self._admit_one(live, room, promised, now_s)
+            own = live.promised
+            new = self._admit_one(live, room, promised + own, now_s)
             if not new:
                 self.full = bool(self.running or parts)
                 break
             parts.append(_part((live, new, live.held)))
             room -= new
-            left = live.remaining
-            promised += left if left < CLIP_TOKENS else CLIP_TOKENS
+            promised += own
         return parts
 
     def _heads(self) -> Iterator[Live]:
@@ -146,11 +146,9 @@ class Scheduler:
         while self.waiting:
             yield self.waiting[0]
 
-    def make_room_to_decode(self, now_s: float) -> list[Live]:
-        """Retract until an iteration fits; one request always stays."""
+    def retract(self, now_s: float) -> None:
+        """An iteration does not fit: make room for a few; one request always stays."""
         gone: list[Live] = []
-        if self.available_tokens >= self.running.size:
-            return gone
         while len(self.running) > 1 and (
             self.available_tokens < RETRACT_ITERATIONS * len(self.running)
         ):
@@ -163,7 +161,6 @@ class Scheduler:
         steps = RETRACT_ITERATIONS * len(self.running)
         self.ratio = min(1.0, (decoded + steps) / promised)
         self.full = False
-        return gone
 
     def decay(self, iterations: int) -> None:
         ratio = self.ratio - RATIO_FALL * iterations
@@ -190,7 +187,7 @@ class Scheduler:
         ids: Any = live.ids if tokens <= live.size else live.tokens()
         live.node = self.cache.keep(live.node, ids, tokens, now_s)
         live.held = live.done = tokens
-        self._disown(live)
+        self._give_up(live)
         if self.host is not None and self.host.through:
             self.host.write(ids, tokens, now_s)
 
@@ -201,22 +198,19 @@ class Scheduler:
         if self.host is not None and self.host.through:
             self.host.write(ids, tokens, now_s)
         live.node, live.held, live.done = None, 0, 0
-        self._disown(live)
+        self._give_up(live)
 
     def drop(self, live: Live) -> None:
         """Give up its locks and its private KV."""
         if live.node is not None:
             self.cache.unlock(live.node)
         live.node, live.held, live.done = None, 0, 0
-        self._disown(live)
+        self._give_up(live)
 
-    def _disown(self, live: Live) -> None:
-        batch, own = live.batch, live.settled_private
-        if batch is not None:
-            own += batch.done - live.since
-        if own:
-            self.private_tokens -= own
-            live.settled_private -= own
+    def _give_up(self, live: Live) -> None:
+        """Its KV is no longer its own; it is not in the batch."""
+        self.private_tokens -= live.settled_private
+        live.settled_private = 0
 
     def _retraction_key(self, live: Live) -> tuple[int, int, int, int]:
         """The first to go has the least output, then the longest prompt, then came last."""
@@ -228,63 +222,53 @@ class Scheduler:
         new = min(live.size - live.done, self.config.chunk_tokens)
         part = Part(live, new, live.done)
         self.take(new)
-        live.own(live.private + new)
+        live.settled_private += new
         if live.done + new == live.size:
             self.chunked = None
         return [part]
 
-    def _slot(self, live: Live, taking: int, promised: int, now_s: float) -> bool:
-        """A request slot, if need be by preempting."""
-        if self.running.size + taking < self.config.max_running:
-            return True
-        if not self._preempts:
-            return False
-        return self._preempt(live, promised, now_s)
-
     def _preempt(self, live: Live, promised: int, now_s: float) -> bool:
+        """A request slot and room for it, at the cost of those of least priority."""
         threshold = self.config.preemption_threshold or 0
-        held, _ = self._match(live, now_s)
-        need = live.size - held + min(live.remaining, CLIP_TOKENS)
-        need -= self.available_tokens - self._reserved() - promised
+        ids: Any = live.ids
+        held, _ = self.cache.match(ids, live.size - 1, now_s)
+        room = self.available_tokens - self._reserved() - promised
+        short = live.size - held + live.promised - room
         victims: list[Live] = []
         worst_first = sorted(self.running, key=lambda r: (r.request.priority, -r.sequence))
         for victim in worst_first:
             if live.request.priority - victim.request.priority <= threshold:
                 break
             victims.append(victim)
-            need -= victim.kv_tokens + int(self.ratio * min(victim.remaining, CLIP_TOKENS))
-            if need <= 0:
+            short -= victim.kv_tokens + int(self.ratio * victim.promised)
+            if short <= 0:
                 break
-        if not victims or need > 0:
+        if not victims or short > 0:
             return False
         for victim in victims:
             self.release(victim, now_s)
         self.preempted += len(victims)
         return True
 
-    def _match(self, live: Live, now_s: float) -> tuple[int, Node]:
-        # At least one token is always prefilled: it gives the first output.
-        ids: Any = live.ids
-        return self.cache.match(ids, live.size - 1, now_s)
-
     def _reserved(self) -> float:
         """Tokens set aside for what is running or half prefilled."""
         reserved = self.ratio * self.running.promised()
         if self.chunked is not None:
             left = self.chunked.size - self.chunked.done - self.chunked.private
-            reserved += left + min(self.chunked.remaining, CLIP_TOKENS)
+            reserved += left + self.chunked.promised
         return reserved
 
     def _admit_one(self, live: Live, room: int, promised: int, now_s: float) -> int:
-        """How many tokens of it are prefilled now; 0: it does not fit."""
+        """How many tokens of it are prefilled now; 0: they, and what is promised to it and to
+        the others of this pass, do not fit."""
         cache = self.cache
-        held, node = self._match(live, now_s)
+        ids: Any = live.ids
+        # At least one token is always prefilled: it gives the first output.
+        held, node = cache.match(ids, live.size - 1, now_s)
         cache.lock(node)
         extend = live.size - held
-        left = live.remaining
-        total = extend + (left if left < CLIP_TOKENS else CLIP_TOKENS)
         free = self.capacity - self.private_tokens - cache.locked_tokens
-        if total >= free - self._reserved() - promised:
+        if extend >= free - self._reserved() - promised:
             cache.unlock(node)
             return 0
         live.node, live.held, live.done = node, held, held

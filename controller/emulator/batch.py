@@ -239,18 +239,14 @@ class Live:
         return own if batch is None else own + batch.done - self.since
 
     @property
-    def remaining(self) -> int:
+    def promised(self) -> int:
+        """What is set aside for the rest of its output."""
         left = self.target - self.out
-        return left if left > 0 else 0
+        return CLIP_TOKENS if left > CLIP_TOKENS else left if left > 0 else 0
 
     @property
     def kv_tokens(self) -> int:
         return self.held + self.private
-
-    def own(self, tokens: int) -> None:
-        """Set the KV of its own, as of now."""
-        batch = self.batch
-        self.settled_private = tokens if batch is None else tokens - (batch.done - self.since)
 
     def tokens(self, out: int | None = None) -> Tokens:
         """Prompt and that many outputs."""

@@ -273,7 +273,7 @@ class Engine:
         if start_s > now_s and start_s > self._now_s:
             return None
         s = self.scheduler
-        parts = s.admit(start_s)
+        parts = s.admit(start_s) if s.waiting or s.chunked is not None else None
         if parts:
             sizes = [part[1:] for part in parts]
             took_s = self.truth.prefill_s(sizes, self.counters.iterations, self.slow_s)
@@ -283,7 +283,6 @@ class Engine:
         if not s.running.size:
             s.ratio, s.full = RATIO_START, False
             return None
-        s.make_room_to_decode(start_s)
         return self._decode(start_s)
 
     def _load_s(self) -> float:
@@ -295,6 +294,8 @@ class Engine:
     def _decode(self, start_s: float) -> DecodePass:
         s = self.scheduler
         running = s.running
+        if s.available_tokens < running.size:
+            s.retract(start_s)
         batch = running.size
         most, room = running.least_remaining(), s.available_tokens // batch
         most = most if most < room else room

@@ -45,7 +45,9 @@ _tool_record: Final = ToolRecord._make
 class Player:
     """One trajectory on its way."""
 
-    __slots__ = ("branches", "context", "key", "left", "record", "spec", "step", "whose")
+    __slots__ = (
+        "_context", "branches", "key", "left", "record", "size", "spec", "step", "whose"
+    )  # fmt: skip
 
     def __init__(self, spec: TrajectorySpec, key: bytes, run: str, rollout: str) -> None:
         self.spec = spec
@@ -65,21 +67,29 @@ class Player:
         self.branches = 0
         prompt = spec.prompt_tokens
         # Prompts of one group are equal where they are equally long.
-        self.context = Span(f"{spec.group_id}/{prompt}", prompt, f"{spec.trajectory_id}/0", 0)
+        self._context = Span(f"{spec.group_id}/{prompt}", prompt, f"{spec.trajectory_id}/0", 0)
+        self.size = 0
+        """Tokens of its context."""
         self.record = TrajectoryRecord(
             spec.trajectory_id, spec.group_id, spec.sample_index, spec.task, 0.0
         )
 
+    @property
+    def context(self) -> Span:
+        """What an engine would have to hold of it now."""
+        if self._context.size != self.size:
+            self._context = self._context.to(self.size)
+        return self._context
+
     def grow(self) -> None:
         """Append what precedes the present step."""
-        step, context = self.spec.steps[self.step], self.context
+        step, context = self.spec.steps[self.step], self._context
         if step.reset:
             self.branches += 1
             branch = f"{self.spec.trajectory_id}/{self.branches}"
-            self.context = Span(
-                context.prompt, context.prompt_tokens, branch, context.prompt_tokens
-            )
-        self.context = self.context.to(self.context.size + step.observation_tokens)
+            self.size = context.prompt_tokens
+            self._context = Span(context.prompt, self.size, branch, self.size)
+        self.size += step.observation_tokens
         self.left = step.output_tokens
 
 
@@ -121,7 +131,7 @@ class Players:
 
     def _send(self, player: Player) -> None:
         try:
-            step = self.controller.arrive(player.whose, Call(player.context.size, player.key))
+            step = self.controller.arrive(player.whose, Call(player.size, player.key))
         except ControllerError as error:
             self._fail(player, type(error).__name__)
             return
@@ -174,7 +184,7 @@ class Players:
             decode_s=at_s - prefilled_s,
             policy_version=ended.weight_version,
         )
-        player.context = player.context.to(player.context.size + output_tokens)
+        player.size += output_tokens
         player.left -= output_tokens
         self.controller.served(step, usage)
         if player.left > 0:

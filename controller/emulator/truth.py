@@ -98,14 +98,13 @@ class Truth:
         while most > 0:
             low = bisect_right(knots, at) - 1
             low = last if low > last else low if low > 0 else 0
-            blocks, inside = divmod(iteration, block)
-            count = block - inside
+            count = block - iteration % block
             count = count if count < most else most
             if low < last:
                 until = int(knots[low + 1] - at) + 1
                 if until < count:
                     count = max(until, 1)
-            noise, slope_s = noises[blocks % _NOISE_TABLE], slopes[low]
+            noise, slope_s = noises[iteration // block % _NOISE_TABLE], slopes[low]
             kernel_s = seconds[low] + slope_s * (at - knots[low]) + pad_s
             made.append(_piece((count, noise * kernel_s + fixed_s, noise * slope_s)))
             at, iteration, most = at + count, iteration + count, most - count
