@@ -21,6 +21,7 @@ import orjson
 from heddle.app.bench.figures import Figure, Say
 from heddle.app.supervise import free_port
 from heddle.controller.clock import Clock
+from heddle.controller.emulator import engine
 from heddle.controller.emulator.records import RolloutResult
 from heddle.controller.emulator.rollout import run_rollout
 from heddle.controller.emulator.workload import generate
@@ -50,13 +51,17 @@ def _virtual(result: RolloutResult) -> dict[str, Figure]:
     steps = len(result.steps)
     note = (
         f"{len(result.trajectories):,} trajectories, {steps:,} steps, {result.gpus} GPUs, preset "
-        f"verl, one core; truth {result.truth_hash}, workload {result.workload_hash}"
+        f"verl, one core, {_built()}; truth {result.truth_hash}, workload {result.workload_hash}"
     )
     scaled = result.cpu_s * 33_000 / steps
     return {
         "virtual_rollout_s": Figure(scaled, "CPU s for 33,000 steps", 3, "lower", note),
         "virtual_events_per_s": Figure(result.events / result.cpu_s, "/s", 40_000, "higher", note),
     }
+
+
+def _built() -> str:
+    return "pure Python" if (engine.__file__ or "").endswith(".py") else "compiled (HEDDLE_COMPILE)"
 
 
 @dataclass(slots=True)
