@@ -180,7 +180,7 @@ def _told(asked: JobAsked, places: Places) -> bytes:
             "collector": places.collector,
             "collector_token": places.collector_token,
             "registry": places.registry,
-            **asked.model_dump(exclude={"promote", "who", "why"}),
+            **asked.model_dump(exclude={"promote", "why"}),
         }
     ).encode()
 

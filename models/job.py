@@ -45,6 +45,8 @@ class Asked:
     epochs: int = 60
     version: str | None = None
     """To evaluate; None: the one that serves."""
+    who: str = ""
+    """Who asked, for the registry's audit."""
 
 
 def work(asked: Asked, tell: Tell) -> dict[str, Any]:
@@ -64,6 +66,7 @@ def _train(asked: Asked, dataset: Dataset, tell: Tell) -> dict[str, Any]:
         args,
         Registry(asked.registry),
         lambda part, sentence: tell({"progress": part, "sentence": sentence}),
+        asked.who,
     )
     verdict = done.verdict
     return {

@@ -110,8 +110,8 @@ class Registry:
         whole = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
         return rows if whole else []
 
-    def save(self, draft: Draft, card: str = "") -> Version:
-        """Add a version; training the same data to the same weights again gives the same one."""
+    def save(self, draft: Draft, card: str = "", who: str = "") -> Version:
+        """Add what `who` trained; the same data trained to the same weights give the same one."""
         with (
             _kept_in(self.folder),
             tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as made,
@@ -125,7 +125,7 @@ class Registry:
             (new / GATE).write_text(json.dumps([dict(row) for row in draft.table]))
             if self._whole(version.version) or not self._placed(new, version.version):
                 return self.get(version.version)
-            self._note("save", version.version, draft.because)
+            self._note("save", version.version, draft.because, who)
         return version
 
     def active(self) -> str | None:

@@ -103,9 +103,13 @@ class TrainResult:
 
 
 def train(
-    dataset: Dataset, args: Args, registry: Registry, progress: cf.Progress | None = None
+    dataset: Dataset,
+    args: Args,
+    registry: Registry,
+    progress: cf.Progress | None = None,
+    who: str = "",
 ) -> TrainResult:
-    """Fit, judge and save one version; `progress` hears the part done and a sentence."""
+    """Fit, judge and save one version for `who`; `progress` hears the part done and a sentence."""
     began = time.monotonic()
     report = progress or (lambda _part, _sentence: None)
     if dataset.trajectories < LEAST_TRAJECTORIES:
@@ -141,7 +145,7 @@ def train(
         _facts(dataset, args),
         verdict.table.to_dicts(),
     )
-    version = registry.save(draft, write_card(draft, verdict.table, table))
+    version = registry.save(draft, write_card(draft, verdict.table, table), who)
     report(1.0, verdict.because)
     place = str(registry.folder / "versions" / version.version)
     return TrainResult(version, verdict, time.monotonic() - began, place)
@@ -186,7 +190,9 @@ def overall(verdict: Verdict) -> dict[str, float]:
     return dict(zip(rows["metric"].to_list(), rows["candidate"].to_list(), strict=True))
 
 
-def run(dataset: Dataset, args: Args, registry: Registry, console: Console) -> TrainResult:
+def run(
+    dataset: Dataset, args: Args, registry: Registry, console: Console, who: str = ""
+) -> TrainResult:
     """Train with a progress bar; the last line says how good it is and where it was saved."""
     console.print(f"seed {args.seed}, data {dataset.fingerprint}, split by {args.split}")
     if dataset.ungrouped:
@@ -202,6 +208,7 @@ def run(dataset: Dataset, args: Args, registry: Registry, console: Console) -> T
             args,
             registry,
             lambda part, sentence: bar.update(task, completed=part, description=sentence),
+            who,
         )
     console.print(result.verdict.because, highlight=False)
     console.print(result.last_line, highlight=False, soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,14 @@ def collector_client(
     settings = load({"collector": url})
     held = getattr(tokens(settings.collect), door)
     return CollectorClient(settings.query_url, token=held, timeout_s=timeout_s)
+
+
+def asker(who: str | None = None) -> str:
+    """Who asks: as given, else this user; the number of one that has no name here."""
+    try:
+        return who or getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def plain(said: Any) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def run(
     expected: Annotated[int, typer.Option(help="Trajectories to plan for.", min=0)] = 0,
     version: Annotated[str, typer.Option(help="Name of the weights; else their path.")] = "",
     wait: Annotated[bool, typer.Option(help="Return when the change is over.")] = False,
-    who: Annotated[str | None, typer.Option(help="Who asks; the user by default.")] = None,
-    why: Annotated[str, typer.Option(help="The reason, kept with the change.")] = "",
+    who: options.Who = None,
+    why: options.Why = "",
     controller: options.Controller = None,
     data: options.Data = None,
     token_file: options.TokenFile = None,
@@ -58,12 +58,10 @@ def run(
 
     Without a layout, plan and apply take what the run's allocation policy wants.
     """
-    import getpass
-
     from heddle.app import show
-    from heddle.app.commands.connect import controller_client
+    from heddle.app.commands.connect import asker, controller_client
 
-    words, who = what or [], who or getpass.getuser()
+    words, who = what or [], asker(who)
     said: Any
     with controller_client(controller, data, token_file, timeout_s=3600.0) as client:
         if action in (Action.PLAN, Action.APPLY):

@@ -66,6 +66,8 @@ Controller = Annotated[
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help="File that holds the control token.")
 ]
+Who = Annotated[str | None, typer.Option(help="Who asks; the user by default.")]
+Why = Annotated[str, typer.Option(help="The reason, kept with the change.")]
 Run = Annotated[str | None, typer.Option("--run", help="The run; all of them when left out.")]
 Rollout = Annotated[str | None, typer.Option("--rollout", help="Only this rollout.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group.")]

@@ -16,7 +16,8 @@ def run(
     controller: options.Controller = None,
     data: options.Data = None,
     token_file: options.TokenFile = None,
-    why: Annotated[str, typer.Option(help="The reason, kept with the change.")] = "",
+    who: options.Who = None,
+    why: options.Why = "",
     force: Annotated[bool, typer.Option("--force", help="Also one that the gate refused.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -24,17 +25,14 @@ def run(
 
     A broken one is refused, and the one that serves goes on.
     """
-    import getpass
-
     from heddle.app import show
-    from heddle.app.commands.connect import controller_client, show_predictor
+    from heddle.app.commands.connect import asker, controller_client, show_predictor
     from heddle.app.errors import fail
     from heddle.controller.errors import ControllerError
 
-    who = getpass.getuser()
     with controller_client(controller, data, token_file) as client:
         try:
-            said = client.promote(version, who=who, why=why, force=force)
+            said = client.promote(version, who=asker(who), why=why, force=force)
             asked = client.switches().switches["prediction"]
         except ControllerError as error:
             # The registry speaks to programs; on a command line the same is a flag.

@@ -25,8 +25,8 @@ def run(
     changes: Annotated[
         list[str] | None, typer.Argument(help="choice=policy ..., or preset=NAME.")
     ] = None,
-    who: Annotated[str | None, typer.Option(help="Who asks; the user by default.")] = None,
-    why: Annotated[str, typer.Option(help="The reason, kept with the change.")] = "",
+    who: options.Who = None,
+    why: options.Why = "",
     undo: Annotated[
         bool, typer.Option("--undo", help="Put back what stood before the newest change.")
     ] = False,
@@ -40,9 +40,7 @@ def run(
 
     A change takes effect at once, needs the token and is audited.
     """
-    import getpass
-
-    from heddle.app.commands.connect import controller_client
+    from heddle.app.commands.connect import asker, controller_client
     from heddle.app.errors import fail
 
     asked = _parsed(changes or [])
@@ -53,7 +51,7 @@ def run(
             asked, version = _before(client.audit(limit=AUDITED), run_id or "")
             why = why or f"undo of version {version}"
         if asked:
-            said = client.switch(run=run_id, who=who or getpass.getuser(), why=why, **asked)
+            said = client.switch(run=run_id, who=asker(who), why=why, **asked)
         else:
             said = client.switches(run_id or "")
     _print(said, json=json)

@@ -32,7 +32,7 @@ def run(
     from rich.console import Console
 
     from heddle.app import show
-    from heddle.app.commands.connect import recorded, show_gate
+    from heddle.app.commands.connect import asker, recorded, show_gate
     from heddle.app.errors import fail
     from heddle.app.settings import load
     from heddle.models.registry import Registry
@@ -47,7 +47,7 @@ def run(
     dataset = recorded(settings.query_url, run_id, rollout)
     args = Args(seed=seed, epochs=epochs, split=split, device=device)
     console = Console(stderr=True) if json else show.OUT
-    result = train(dataset, args, Registry(settings.data / "predictors"), console)
+    result = train(dataset, args, Registry(settings.data / "predictors"), console, asker())
     if json:
         show.as_json(_told(result))
         return

@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 
 from heddle.app.cli import COMMANDS, EXTRAS, SENTENCES, _is_sentence, build
+from heddle.app.commands import connect
 from heddle.collector.errors import CollectorUnreachable
 from heddle.controller.core.policies import UnknownPolicy
 
@@ -33,6 +34,23 @@ def test_every_command_says_what_it_does_and_shows_an_example(capsys):
             app([name, "--help"])
         said = capsys.readouterr().out
         assert f"Examples:\n    heddle {name}" in said, name
+
+
+@pytest.mark.parametrize("name", ["fleet", "promote", "rollback", "switch"])
+def test_every_command_whose_change_is_audited_takes_who_and_why(name):
+    spelled = {o for p in get_command(build([name])).commands[name].params for o in p.opts}
+    assert {"--who", "--why"} <= spelled
+
+
+def test_a_user_id_without_a_name_still_says_who_asks(monkeypatch):
+    import os
+    import pwd
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert connect.asker("ann") == "ann"
+    assert connect.asker() == f"uid {os.getuid()}"
 
 
 def examples_of(name, capsys):

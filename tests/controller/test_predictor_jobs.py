@@ -20,6 +20,7 @@ ROW = {
     "against": "group history", "k": -1, "n": 40, "metric": "spearman", "baseline": 0.6,
     "candidate": 0.7, "difference": 0.1, "low": 0.02, "high": None,
 }  # fmt: skip
+ASKED = {"kind": "evaluate", "version": "length-y", "who": "ann"}
 TELLS = """import json, sys
 asked = json.load(sys.stdin)
 def tell(**said): print(json.dumps(said), flush=True)
@@ -89,12 +90,12 @@ async def test_a_job_tells_its_progress_then_the_gates_table(child, ask):
 async def test_the_child_is_told_where_to_read_and_write_but_not_on_its_command_line(child, ask):
     child("tell(error=json.dumps(asked) + ' '.join(sys.argv))")
     async with ask(query_token="very-secret") as (_, call):
-        _, begun = await call("POST", "/jobs", json={"kind": "evaluate", "version": "length-y"})
+        _, begun = await call("POST", "/jobs", json=ASKED)
         done = await ended(call, begun["id"])
     told = json.loads(done["sentence"].removesuffix("-c"))
     assert done["state"] == "failed"
     assert told["collector_token"] == "very-secret"
-    assert (told["kind"], told["version"]) == ("evaluate", "length-y")
+    assert {name: told[name] for name in ASKED} == ASKED
     assert told["registry"].endswith("predictors")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import random
 import time
 
@@ -73,6 +74,12 @@ def client(stack):
         yield made
 
 
+def everybody_is_named(audit):
+    said = [(deed.deed, deed.who, deed.why) for deed in audit[:2]]
+    assert said == [("rollback", "ann", ""), ("rollback", "bob", "worse live")]
+    assert [deed.who for deed in audit if deed.deed == "save"] == ["ann", getpass.getuser()]
+
+
 # Seven processes, each with seconds of imports: 60 s alone, three times that on a busy machine.
 @pytest.mark.timeout(500)
 def test_from_three_rollouts_to_a_promoted_version_and_back(stack, client, heddle):
@@ -87,7 +94,7 @@ def test_from_three_rollouts_to_a_promoted_version_and_back(stack, client, heddl
     assert "spearman" in told.stdout
     from_cli = client.predictor().versions[0].version
 
-    job = client.begin_job(JobAsked(kind="train", run=RUN, epochs=10, seed=1))
+    job = client.begin_job(JobAsked(kind="train", run=RUN, epochs=10, seed=1, who="ann"))
     while job.state == "running":
         time.sleep(0.2)
         job = client.job(job.id)
@@ -114,14 +121,13 @@ def test_from_three_rollouts_to_a_promoted_version_and_back(stack, client, heddl
     client.switch(prediction="learned", who="test")
     shown = heddle("predictor", "show", from_cli, "--controller", stack.controller)
     assert f"# {from_cli}" in shown.stdout, shown.stderr
-    taken_back = heddle("rollback", *with_token)
+    taken_back = heddle("rollback", "--who", "bob", "--why", "worse live", *with_token)
     assert taken_back.returncode == 0, taken_back.stderr
     assert client.predictor().version == job.version
     assert client.rollback(who="ann").version == "group-history"
     play(stack, client, 4)
     assert versions_of(stack, "ro4") == {"group-history"}
-    deeds = [deed.deed for deed in client.predictor_audit()]
-    assert deeds[:2] == ["rollback", "rollback"]
+    everybody_is_named(client.predictor_audit())
     with CollectorClient(stack.queries) as asked:
         held = asked.query("calibration", run=RUN, rollout="ro3")
     assert held["predictor_version"].to_list() == [job.version]

@@ -58,6 +58,11 @@ def test_promote_and_roll_back_walk_the_same_path(registry):
     assert registry.audit()[4]["who"] == "ann"
 
 
+def test_the_audit_names_who_trained_a_version(registry):
+    registry.save(draft(25), who="ann")
+    assert [(line["deed"], line["who"]) for line in registry.audit()] == [("save", "ann")]
+
+
 def test_the_version_names_its_data_and_conventions_and_repeats(registry):
     made = draft(3)
     once, again = registry.save(made), registry.save(made)
