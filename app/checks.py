@@ -1,7 +1,8 @@
 """What can be known to be wrong before any process starts, and how is it said?
 
-Each function returns nothing or ends the command with one sentence naming what was given and what
-is known. None of them starts or changes anything but the data folder, which is made.
+Each function ends the command with one sentence naming what was given and what is known; `address`
+leaves that to whoever knows the setting. None of them starts or changes anything but the data
+folder, which is made.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from heddle.app.errors import fail
 
@@ -20,6 +22,19 @@ OTHER_VARIABLES: Final = frozenset(
     ("HEDDLE_CONFIG", "HEDDLE_DIE_WITH_PARENT", "HEDDLE_ROUTER_PYTHON", "HEDDLE_PRIORITY_PORT")
 )
 """Read from the environment elsewhere than in the settings."""
+
+
+def address(said: str) -> str:
+    """Where a service answers over HTTP; ValueError says what was expected."""
+    try:
+        url = urlsplit(said)
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        usable = False
+    if not usable or said != said.strip():
+        message = "expected an address such as http://host:port"
+        raise ValueError(message)
+    return said
 
 
 def profile(system: str, model: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from heddle.app import checks
 from heddle.app.errors import fail
 
 TOML = "heddle.toml"
@@ -30,6 +31,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+Address = Annotated[str, AfterValidator(checks.address)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -53,7 +55,7 @@ class PortSettings(_Part):
 class FleetSettings(_Part):
     """The engines: URLs of a running fleet, or the emulated one that Heddle launches."""
 
-    workers: tuple[str, ...] = ()
+    workers: tuple[Address, ...] = ()
     """URLs of running engines; then none is launched."""
     registers: bool = False
     """Engines come by themselves, as those of verl and slime do: none is launched."""
@@ -153,11 +155,11 @@ class Settings(BaseSettings):
     """Address to listen on; beyond loopback the collector wants its tokens first."""
     allow_host: tuple[str, ...] = ()
     """Names by which clients may call the controller; addresses and loopback are always known."""
-    collector: str | None = None
+    collector: Address | None = None
     """Of a running collector, where it answers queries; else the port of this tree."""
-    controller: str | None = None
+    controller: Address | None = None
     """Of a running controller; else the port of this tree."""
-    otlp: str | None = None
+    otlp: Address | None = None
     """Of a running collector, where it takes spans."""
     token: str | None = None
     """The control token itself."""
@@ -230,7 +232,7 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        message = first["msg"].rstrip(".").lower()
+        message = str(first.get("ctx", {}).get("error", first["msg"].rstrip(".").lower()))
         fail(f"setting {name} = {first.get('input')!r} is not usable: {message}")
     except ValueError as error:
         fail(f"the settings cannot be read: {error}")

@@ -62,12 +62,11 @@ def run(
     there = {"otlp": collector, "collector": collector_queries, "token_file": token_file}
     ports = {"ports.controller": port, "ports.engines": first_port, "retrain_every": retrain_every}
     others = {"fleet.wedged_s": wedged_s, "allow_host": tuple(allow_host) if allow_host else None}
+    others["fleet.workers"] = tuple(worker) if worker else None
     settings = load({"host": host, "data": data, **engines, **places, **there, **ports, **others})
     hosts = frozenset(settings.allow_host)
     doors = {"allowed_hosts": hosts, "open_registration": open_registration}
-    _serve(
-        settings, worker or [], launch_template or "", Clock.of(clock_origin_ns, clock_speed), doors
-    )
+    _serve(settings, launch_template or "", Clock.of(clock_origin_ns, clock_speed), doors)
 
 
 def launching(settings: Settings) -> dict[str, Any]:
@@ -87,9 +86,7 @@ def launching(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _serve(
-    settings: Settings, workers: list[str], template: str, clock: Clock, doors: dict[str, Any]
-) -> None:
+def _serve(settings: Settings, template: str, clock: Clock, doors: dict[str, Any]) -> None:
     from heddle.app import checks, show
     from heddle.app.collecting import tokens
     from heddle.app.errors import PortInUse
@@ -102,8 +99,7 @@ def _serve(
     checks.data(settings.data)
     if not is_free(settings.ports.controller, settings.host):
         raise PortInUse(settings.ports.controller, "controller", "choose another with --port")
-    given = tuple(workers or settings.fleet.workers)
-    for url in checks.silent_workers(given):
+    for url in checks.silent_workers(settings.fleet.workers):
         show.say(f"no engine answers at {url}/health now; it gets no work until one does")
     collect = tokens(settings.collect)
     serve(
@@ -116,7 +112,7 @@ def _serve(
             query_token=collect.query,
             data_dir=settings.data,
             token=token_in_file(settings),
-            workers=given,
+            workers=settings.fleet.workers,
             launch_template=tuple(shlex.split(template)),
             gpus=settings.fleet.gpus,
             model=settings.fleet.model,

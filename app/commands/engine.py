@@ -55,7 +55,10 @@ HicacheStorage = Annotated[
     typer.Option(help="Folder that engines of one degree share below their hosts."),
 ]
 OtlpEndpoint = Annotated[
-    str | None, typer.Option(help="Where its spans go, as http://127.0.0.1:4318; else none.")
+    str | None,
+    typer.Option(
+        help="Where its spans go, as http://127.0.0.1:4318; else none.", callback=options.address
+    ),
 ]
 LaunchDelay = Annotated[
     float,

@@ -18,6 +18,17 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+def address(value: str | None) -> str | None:
+    """An address to call; of commands that load no settings, which check it themselves."""
+    from heddle.app import checks
+
+    try:
+        return None if value is None else checks.address(value)
+    except ValueError as error:
+        said = f"{error}, got {value!r}"
+        raise typer.BadParameter(said) from None
+
+
 class Launchers(StrEnum):
     """Where engines run."""
 

@@ -20,7 +20,10 @@ TYPER = options.help_with(
 
 
 def run(
-    url: Annotated[str, typer.Argument(help="Address of an engine that nobody uses now.")],
+    url: Annotated[
+        str,
+        typer.Argument(help="Address of an engine that nobody uses now.", callback=options.address),
+    ],
     name: Annotated[
         str | None, typer.Option(help="Name to save it under; else the model's.")
     ] = None,

@@ -37,6 +37,35 @@ def refused(*words):
     return str(getattr(said.value, "message", said.value))
 
 
+ADDRESSES = [
+    ("engine", "--otlp-endpoint"),
+    ("control", "--collector"),
+    ("control", "--collector-queries"),
+    ("control", "--worker"),
+    ("up", "--worker"),
+    ("dash", "--collector"),
+    ("dash", "--controller"),
+    ("import", "otlp-json", "t.json", "--otlp"),
+    ("switch", "--controller"),
+    ("diagnose", "--collector"),
+    ("profile",),
+]
+
+
+@pytest.mark.parametrize("value", ["nonsense", "host:4318", "http://", "http://host:99999"])
+@pytest.mark.parametrize("words", ADDRESSES)
+def test_an_address_that_cannot_be_called_is_refused_and_named(words, value):
+    said = refused(*words, value)
+
+    assert "expected an address such as http://host:port" in said
+    assert repr(value) in said
+
+
+@pytest.mark.parametrize("value", ["http://[::1]:4318", "https://gateway/spans", "http://a:1/"])
+def test_an_address_with_a_path_without_a_port_or_of_ipv6_is_one(value):
+    assert checks.address(value) == value
+
+
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
 @pytest.mark.parametrize(
     "words",
@@ -223,14 +252,22 @@ def test_a_controller_says_which_engine_is_silent_and_serves(monkeypatch, capsys
     served = []
     monkeypatch.setattr("heddle.controller.service.serve", served.append)
 
-    ran("control", "--port", "0", "--worker", "http://127.0.0.1:9", "--worker", "nonsense")
+    ran(
+        "control",
+        "--port",
+        "0",
+        "--worker",
+        "http://127.0.0.1:9",
+        "--worker",
+        "http://127.0.0.1:19",
+    )
 
     said = capsys.readouterr().err.splitlines()
     assert [line.split(" now;")[0] for line in said] == [
         "no engine answers at http://127.0.0.1:9/health",
-        "no engine answers at nonsense/health",
+        "no engine answers at http://127.0.0.1:19/health",
     ]
-    assert served[0].workers == ("http://127.0.0.1:9", "nonsense")
+    assert served[0].workers == ("http://127.0.0.1:9", "http://127.0.0.1:19")
 
 
 @pytest.mark.parametrize("trajectories", [1, 2, 7, 63, 64, 65, 256])
