@@ -52,7 +52,7 @@ SENTENCES: Final = {
     "heddle.controller.core.types": "CoreError",
     "heddle.models.errors": "ModelsError",
     "heddle.controller.emulator.errors": "EngineError",
-    "heddle.controller.emulator.workload": "UnknownPreset",
+    "heddle.controller.emulator.workload": "WorkloadError",
     "heddle.models.latency": "LatencyError",
 }
 """The exception tree of each room: one sentence for a person."""

@@ -67,7 +67,7 @@ class FleetSettings(_Part):
     """GPUs that speed is of, or a file that `heddle profile` saved."""
     speed: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
     """Emulated seconds per second."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Of what emulated engines draw."""
     launcher: Literal["local", "ray"] = "local"
     """Where engines that Heddle launches run."""

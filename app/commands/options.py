@@ -60,7 +60,9 @@ Model = Annotated[
 System = Annotated[
     str | None, typer.Option("--system", help="GPUs that speed is of: h100_sxm or h200_sxm.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.", min=0)]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Of everything that is drawn.", min=0, max=2**31 - 1)
+]
 Speed = Annotated[
     float | None,
     typer.Option(

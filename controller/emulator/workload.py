@@ -22,7 +22,11 @@ from heddle.controller.emulator.presets import PRESETS, LogNormal, Preset, ToolL
 STRATA: Final = 16
 
 
-class UnknownPreset(ValueError):
+class WorkloadError(ValueError):
+    """Nothing can be generated from what was asked."""
+
+
+class UnknownPreset(WorkloadError):
     """No workload of that name."""
 
     def __init__(self, preset: str) -> None:
@@ -83,9 +87,7 @@ def generate(
     preset: str, *, groups: int = 16, samples: int = 16, seed: int = 0, epoch: int = 0
 ) -> list[TrajectorySpec]:
     """`groups` x `samples` trajectories, group by group."""
-    if preset not in PRESETS:
-        raise UnknownPreset(preset)
-    law = PRESETS[preset]
+    law = _law(preset, groups=groups, samples=samples, seed=seed, epoch=epoch)
     return [
         _trajectory(law, group, sample, seed, epoch)
         for group in (_group(law, g, seed) for g in range(groups))
@@ -122,9 +124,18 @@ class Latents:
 
 def latents(preset: str, *, group: int, seed: int = 0) -> Latents:
     """Those of one group of `generate`."""
+    return _group(_law(preset, group=group, seed=seed), group, seed)
+
+
+def _law(preset: str, **numbers: int) -> Preset:
+    """That preset, once the numbers that go with it can be drawn from."""
     if preset not in PRESETS:
         raise UnknownPreset(preset)
-    return _group(PRESETS[preset], group, seed)
+    for name, number in numbers.items():
+        if number < 0:
+            message = f"a workload's {name} is a whole number from 0 up, not {number}"
+            raise WorkloadError(message)
+    return PRESETS[preset]
 
 
 def _rng(law: Preset, *key: int) -> np.random.Generator:

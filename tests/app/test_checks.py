@@ -52,6 +52,12 @@ ADDRESSES = [
 ]
 
 
+@pytest.mark.parametrize("seed", [-1, 2**31, 10**22])
+@pytest.mark.parametrize("command", ["demo", "engine", "plan", "replay", "train"])
+def test_a_seed_that_some_generator_cannot_take_is_refused(command, seed):
+    assert "should be" in refused(command, "--seed", seed)
+
+
 @pytest.mark.parametrize("value", ["nonsense", "host:4318", "http://", "http://host:99999"])
 @pytest.mark.parametrize("words", ADDRESSES)
 def test_an_address_that_cannot_be_called_is_refused_and_named(words, value):

@@ -43,6 +43,8 @@ def test_addresses_follow_from_the_ports_unless_they_are_given(monkeypatch):
     [
         ("[fleet]\ngpus = 0\n", "fleet.gpus"),
         ("[fleet]\ngpu = 8\n", "fleet.gpu"),
+        ("[fleet]\nseed = -1\n", "fleet.seed"),
+        ("otlp = 'nonsense'\n", "otlp"),
         ("[ports]\ncontroller = 'x'\n", "ports.controller"),
     ],
 )

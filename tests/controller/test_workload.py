@@ -12,7 +12,9 @@ from heddle.controller.emulator.workload import (
     StepSpec,
     TrajectorySpec,
     UnknownPreset,
+    WorkloadError,
     generate,
+    latents,
     workload_hash,
 )
 
@@ -50,6 +52,17 @@ def test_every_trajectory_keeps_its_caps_and_ends_without_a_tool(preset):
         assert all(s.output_tokens >= 1 and s.observation_tokens >= 1 for s in made.steps)
         for step in made.steps[:-1]:
             assert law.tool_floor_s <= step.tool_s <= law.tool_cap_s
+
+
+@pytest.mark.parametrize("name", ["seed", "epoch", "groups", "samples"])
+def test_a_number_below_0_is_refused_by_its_name(name):
+    with pytest.raises(WorkloadError, match=f"{name} is a whole number from 0 up, not -1"):
+        generate("demo", **{name: -1})
+
+
+def test_what_a_prompt_is_like_is_refused_in_the_same_words():
+    with pytest.raises(WorkloadError, match="seed is a whole number from 0 up, not -3"):
+        latents("demo", group=0, seed=-3)
 
 
 def test_one_seed_makes_one_workload_and_another_seed_another():
