@@ -146,6 +146,10 @@ def _seal(store: Store, asked: dict[str, Any]) -> Response:
         raise QueryRefused(message)
     of = {name: None if asked.get(name) is None else _text(asked, name) for name in _WHOSE}
     chosen = sealing.ready(store, quiet_s, **of)
+    if not chosen and not sealing.holds(store, **of):
+        named = " ".join(f"{name} {value!r}" for name, value in of.items() if value)
+        message = f"this collector holds no span of {named}; the query `runs` lists what it holds"
+        raise QueryRefused(message)
     made = [sealing.seal(store, run, rollout) for run, rollout in chosen]
     files = [
         {

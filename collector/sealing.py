@@ -80,6 +80,18 @@ def ready(
         return cursor.execute(statement, values).fetchall()
 
 
+def holds(store: Store, run: str | None = None, rollout: str | None = None) -> bool:
+    """Whether any span of them is there, sealed or not; of all when neither is named."""
+    named = [(f"{name}_id", value) for name, value in (("run", run), ("rollout", rollout)) if value]
+    of, values = " AND ".join(f"{column} = ?" for column, _ in named), [value for _, value in named]
+    ask = "SELECT count(*) FROM (FROM {} SELECT 1 WHERE " + of + " LIMIT 1)"
+    with store.reading() as cursor:
+        return not named or any(
+            cursor.execute(ask.format(table), values).fetchall()[0][0]
+            for table in ("spans", "sealed_files")
+        )
+
+
 def seal(store: Store, run: str, rollout: str) -> SealedFile | None:
     """Seal what the database holds of that rollout; None when it holds nothing."""
     with store.reading() as cursor:

@@ -147,6 +147,8 @@ def test_the_client_runs_sql_pages_seals_and_deletes(tmp_path):
         assert [page.height for page in client.pages("runs", limit=2)] == [0]
         assert client.seal() == {"sealed": []}
         assert client.delete("run", "t") == {"spans": 0, "files_rewritten": 0}
+        with pytest.raises(QueryRefused, match="holds no span of run 'nope' rollout 'r'"):
+            client.seal(run="nope", rollout="r")
         with pytest.raises(QueryRefused, match="quiet_s is no number"):
             client.seal(quiet_s="soon")
 

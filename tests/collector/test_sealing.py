@@ -63,6 +63,18 @@ def put(store, spans):
     store.append(otlp.decode(body, otlp.JSON).table, 1).result(30)
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_store_holds_what_it_was_sent_sealed_or_not_and_nothing_else(tmp_path, sealed):
+    with closing(Store(tmp_path / "heddle.duckdb")) as store:
+        put(store, rollout_spans("run/1", "r 1", 1_000))
+        if sealed:
+            sealing.seal(store, "run/1", "r 1")
+        asked = [{}, {"run": "run/1"}, {"rollout": "r 1"}, {"run": "run/1", "rollout": "r 1"}]
+        assert all(sealing.holds(store, **of) for of in asked)
+        wrong = [{"run": "nope"}, {"rollout": "nope"}, {"run": "run/1", "rollout": "nope"}]
+        assert not any(sealing.holds(store, **of) for of in wrong)
+
+
 def answers(store, run="run/1", rollout="r 1"):
     asked = {"run": [run], "rollout": [rollout]}
     with store.reading() as cursor:
