@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from heddle.app.errors import fail
 
+MOST_GPUS: Final = 4096
+"""Of a fleet; more is a slip of the finger, and plans for it take minutes."""
 PREFIX: Final = "HEDDLE_"
 OTHER_VARIABLES: Final = frozenset(
     ("HEDDLE_CONFIG", "HEDDLE_DIE_WITH_PARENT", "HEDDLE_ROUTER_PYTHON", "HEDDLE_PRIORITY_PORT")

@@ -59,7 +59,7 @@ class FleetSettings(_Part):
     """URLs of running engines; then none is launched."""
     registers: bool = False
     """Engines come by themselves, as those of verl and slime do: none is launched."""
-    gpus: Annotated[int, Field(ge=1, le=4096)] = 8
+    gpus: Annotated[int, Field(ge=1, le=checks.MOST_GPUS)] = 8
     """Of a fleet that Heddle launches."""
     model: str = "Qwen3-14B"
     """What engines serve, for the speed expected of them."""

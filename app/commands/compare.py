@@ -132,8 +132,9 @@ def fleets_of(spelled: str | None) -> list[int]:
         fleets = [int(part) for part in (spelled or "8").split(",")]
     except ValueError:
         fleets = []
-    if not fleets or min(fleets) < 1:
-        fail(f"--gpus expects whole numbers from 1 up, as 64 or 32,64,128; got {spelled!r}")
+    if not fleets or min(fleets) < 1 or max(fleets) > checks.MOST_GPUS:
+        known = f"whole numbers from 1 to {checks.MOST_GPUS}, as 64 or 32,64,128"
+        fail(f"--gpus expects {known}; got {spelled!r}")
     return list(dict.fromkeys(fleets))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heddle.app import checks
 from heddle.app.commands import options
 
 if TYPE_CHECKING:
@@ -96,10 +97,6 @@ def _change(
     return client.apply_fleet(FleetApplyIn(**asked, who=who, why=why, wait=wait))
 
 
-LARGEST: Final = 4096
-"""GPUs of a fleet at most; more engines than that are a slip of the finger."""
-
-
 def degrees(layout: str) -> list[int]:
     """4x8+8x4 is four engines of degree 8 and eight of degree 4; 8+4 is one of each."""
     from heddle.app.errors import fail
@@ -108,7 +105,7 @@ def degrees(layout: str) -> list[int]:
     for part in layout.replace(" ", "").replace(",", "+").split("+"):
         count, times, degree = part.rpartition("x")
         numbers = (degree, count) if times else (degree,)
-        if not all(number.isdigit() and 0 < int(number) <= LARGEST for number in numbers):
+        if not all(number.isdigit() and 0 < int(number) <= checks.MOST_GPUS for number in numbers):
             fail(f"{layout!r} is no layout; say as 4x8+8x4: four of degree 8, eight of degree 4")
         found += [int(degree)] * (int(count) if times else 1)
     return found

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from heddle.app import checks
+
 
 def finite(value: float | None) -> float | None:
     """A number to calculate with; `inf` and `nan` pass every range check of the parser."""
@@ -20,8 +22,6 @@ def finite(value: float | None) -> float | None:
 
 def address(value: str | None) -> str | None:
     """An address to call; of commands that load no settings, which check it themselves."""
-    from heddle.app import checks
-
     try:
         return None if value is None else checks.address(value)
     except ValueError as error:
@@ -45,7 +45,10 @@ AllowHost = Annotated[
     typer.Option("--allow-host", help="A host name clients may call it by; repeat."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
-Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs of the emulated fleet.", min=1)]
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", help="GPUs of the emulated fleet.", min=1, max=checks.MOST_GPUS),
+]
 Fleet = Annotated[
     Launchers | None, typer.Option("--fleet", help="Where engines run: local or ray.")
 ]

@@ -52,6 +52,23 @@ ADDRESSES = [
 ]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "--workload", "demo"),
+        ("replay", "--policies", "verl"),
+        ("replay", "x.parquet"),
+        ("demo",),
+        ("up",),
+        ("control",),
+    ],
+)
+def test_more_gpus_than_a_fleet_has_are_refused_before_anything_is_planned(words, monkeypatch):
+    monkeypatch.setattr("heddle.controller.emulator.workload.generate", _no_process)
+    said = refused(*words, "--gpus", checks.MOST_GPUS + 1)
+    assert str(checks.MOST_GPUS) in said
+
+
 @pytest.mark.parametrize("seed", [-1, 2**31, 10**22])
 @pytest.mark.parametrize("command", ["demo", "engine", "plan", "replay", "train"])
 def test_a_seed_that_some_generator_cannot_take_is_refused(command, seed):
