@@ -27,6 +27,7 @@ from heddle.app import checks
 from heddle.app.errors import ChildDied, PortInUse, PortLost, fail
 from heddle.app.settings import Settings, token, token_in_file
 from heddle.app.supervise import Supervisor, free_port, free_range, is_free
+from heddle.collector.errors import remedy
 from heddle.controller.client import ControllerClient
 from heddle.controller.clock import Clock
 
@@ -181,17 +182,19 @@ def running(settings: Settings) -> Stack:
 def _wait(
     supervisor: Supervisor, name: str, url: str, port: int, within_s: float = START_S
 ) -> None:
-    supervisor.wait(name, url, lambda: answers(url), within_s)
+    supervisor.wait(name, url, lambda: answers(url, trusted=True), within_s)
     # Another stack's process would answer just as well.
     if not supervisor.children[name].listens(port):
         raise PortLost(port, name)
 
 
-def answers(url: str) -> bool:
-    """Whether a GET is answered with a 200."""
+def answers(url: str, *, trusted: bool = False) -> bool:
+    """Whether a GET is answered with a 200; *trusted*: a sentence where no certificate is."""
     try:
         return httpx.get(url, timeout=2.0, trust_env=False, verify=_tls()).is_success
-    except (httpx.HTTPError, httpx.InvalidURL):
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if trusted and "CERTIFICATE_VERIFY_FAILED" in str(error):
+            fail(f"the certificate at {url} is not trusted ({error}); {remedy(error, '')}")
         return False
 
 
@@ -199,7 +202,7 @@ def answers(url: str) -> bool:
 def _tls() -> ssl.SSLContext:
     """One for all calls: to read the certificates takes 45 ms, and starting looks 20 times a
     second."""
-    return httpx.create_ssl_context(trust_env=False)
+    return httpx.create_ssl_context()
 
 
 def collector_arguments(settings: Settings) -> list[str]:

@@ -186,12 +186,12 @@ class Settings(BaseSettings):
     @property
     def query_url(self) -> str:
         """Where to ask the collector."""
-        return self.collector or self._at(self.ports.queries)
+        return self.collector or self._at(self.ports.queries, self._collector_scheme)
 
     @property
     def otlp_url(self) -> str:
         """Where to send spans."""
-        return self.otlp or self._at(self.ports.otlp_http)
+        return self.otlp or self._at(self.ports.otlp_http, self._collector_scheme)
 
     @property
     def controller_url(self) -> str:
@@ -203,8 +203,12 @@ class Settings(BaseSettings):
         """Where a browser looks."""
         return self._at(self.ports.dashboard)
 
-    def _at(self, port: int) -> str:
-        return f"http://{self.host}:{port}"
+    @property
+    def _collector_scheme(self) -> str:
+        return "https" if self.collect.tls_certificate else "http"
+
+    def _at(self, port: int, scheme: str = "http") -> str:
+        return f"{scheme}://{self.host}:{port}"
 
     @property
     def token_path(self) -> Path:

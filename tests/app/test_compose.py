@@ -146,7 +146,7 @@ def test_an_answer_from_another_process_is_not_the_childs(tmp_path, monkeypatch)
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        monkeypatch.setattr(compose, "answers", lambda url: True)
+        monkeypatch.setattr(compose, "answers", lambda url, trusted: True)
         supervisor.start("collector", ["--version"])
         with pytest.raises(PortLost, match=f"port {port}, free a moment ago"):
             compose._wait(supervisor, "collector", "http://x", port)

@@ -38,6 +38,14 @@ def test_addresses_follow_from_the_ports_unless_they_are_given(monkeypatch):
     assert settings.controller_url == "http://127.0.0.2:7000"
 
 
+def test_the_collectors_own_addresses_are_https_where_it_has_a_certificate():
+    settings = load({"collect.tls_certificate": "cert.pem", "collect.tls_key": "key.pem"})
+
+    assert settings.query_url == "https://127.0.0.1:4319"
+    assert settings.otlp_url == "https://127.0.0.1:4318"
+    assert settings.controller_url == "http://127.0.0.1:8600"
+
+
 @pytest.mark.parametrize(
     ("toml", "names"),
     [
