@@ -25,14 +25,21 @@ import uvloop
 
 from heddle.app.bench.figures import Figure, Say
 from heddle.app.bench.route_decide import LIVE, WORKERS, decisions, pauses
-from heddle.app.bench.route_streams import OPEN, QUICK_OPEN, Targets, first_events, opened
+from heddle.app.bench.route_streams import (
+    ALONE,
+    OPEN,
+    QUICK_OPEN,
+    ROUTER,
+    Targets,
+    first_events,
+    opened,
+)
 from heddle.app.bench.route_stub import Load, body_of, cpu_s, load, serving, stub_command
 from heddle.app.bench.route_switch import switched
 from heddle.app.supervise import free_port
 from heddle.controller.fleet.links import EngineLinks
 from heddle.controller.pauses import keep_short
 
-ROUTER: Final = "HEDDLE_ROUTER_PYTHON"
 AGENTS: Final = 256
 SIZES: Final = {"256_ids": 256, "8k_ids": 8192}
 
@@ -146,14 +153,16 @@ def _headers(round_: int, number: int) -> dict[str, str]:
 
 def _figures(name: str, cpu: dict[str, float], added: dict[str, float]) -> dict[str, Figure]:
     small = name == "256_ids"
-    note = "identity, decision and span included"
+    alone = "" if "router" in cpu else f"; {ALONE}"
+    note = f"identity, decision and span included{alone}"
+    once = f"one client{alone}"
     figures = {
         f"cpu_us_{name}": Figure(cpu["heddle"], "us", 400 if small else 1000, "lower", note),
-        f"added_p50_us_{name}": Figure(added["heddle"], "us", 2000, "lower", "one client"),
+        f"added_p50_us_{name}": Figure(added["heddle"], "us", 2000, "lower", once),
     }
     if small:
-        rate = 1e6 / cpu["heddle"]
-        figures["requests_per_core_s"] = Figure(rate, "1/s", 2500, "higher", "1 / CPU a request")
+        rate, said = 1e6 / cpu["heddle"], f"1 / CPU a request{alone}"
+        figures["requests_per_core_s"] = Figure(rate, "1/s", 2500, "higher", said)
     if "router" in cpu:
         beside = f"sglang-router: {cpu['router']:.0f} us"
         ratio = cpu["heddle"] / cpu["router"]

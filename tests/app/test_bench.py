@@ -10,6 +10,8 @@ import pytest
 
 from heddle.app.bench import figures
 from heddle.app.bench.figures import Figure
+from heddle.app.bench.route import _figures
+from heddle.app.bench.route_streams import first_event
 from heddle.app.commands import bench
 from heddle.app.errors import AppError
 
@@ -51,3 +53,17 @@ def test_all_prints_one_table_with_every_bench(tiny, capsys):
 def test_an_unknown_bench_is_refused_with_the_known_ones(tiny):
     with pytest.raises(AppError, match="no bench called 'fast-one'; choose one of quick-one"):
         bench.run("fast-one")
+
+
+def test_a_route_target_says_that_it_is_fixed_where_no_router_stands_beside():
+    fixed = "no router beside (HEDDLE_ROUTER_PYTHON names none): a fixed target"
+    us = {"direct": 50.0, "heddle": 200.0}
+    alone = _figures("256_ids", us, us) | first_event({"direct": 2.0, "heddle": 40.0}, "80 streams")
+    beside = {**us, "router": 100.0}
+    paired = _figures("256_ids", beside, beside) | first_event(
+        {"heddle": 40.0, "router": 45.0}, "80 streams"
+    )
+    assert len(alone) == 4
+    assert all(fixed in figure.note for figure in alone.values())
+    assert not any(fixed in figure.note for figure in paired.values())
+    assert paired["first_event_p99_ms"].target == 45.0
