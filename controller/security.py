@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,9 +21,14 @@ from heddle.controller.errors import ControllerError
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 BODILESS: Final = frozenset({"/add_worker", "/remove_worker", "/flush_cache", "/finish_session"})
 """Calls without a body; a foreign page's form post is refused for its Origin."""
-REGISTERS: Final = frozenset({"/workers", "/add_worker", "/remove_worker"})
-STEPS: Final = frozenset({"/heddle/v1/acquire", "/heddle/v1/release"})
-ENDS: Final = frozenset({"/finish_session", "/programs/release", "/close_session"})
+REGISTERS: Final = re.compile(r"POST /(workers|add_worker|remove_worker)|DELETE /workers/.+", re.S)
+"""What an engine may do without the token where registration is open; whole, method and path."""
+FREE: Final = re.compile(
+    r"POST /(heddle/v1/(acquire|release|trajectories/[^/]+/(finish|tool))"
+    r"|finish_session|programs/release|close_session)"
+)
+"""What an agent may, as on the data plane: a step or its end changes nobody else's. Every route
+that is not named here wants the token."""
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -63,9 +69,8 @@ class Guard:
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method != "DELETE" and path not in BODILESS and content_type != "application/json":
             raise Refused(415, f"send application/json, not {content_type or 'no content type'}")
-        if path.startswith("/heddle/v1/trajectories/") or path in STEPS | ENDS:
-            return  # as on the data plane: a step or its end changes nobody else's
-        if self.open_registration and (path in REGISTERS or path.startswith("/workers/")):
+        call = f"{method} {path}"
+        if FREE.fullmatch(call) or (self.open_registration and REGISTERS.fullmatch(call)):
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(
