@@ -16,38 +16,61 @@ from typing import Any
 from setuptools import setup
 
 HERE = Path(__file__).parent
+BUILD = HERE / "build"
 ROOMS = ("collector", "controller", "models")
-# Only what is compiled is checked here; pyright has checked everything (make check).
-OPTIONS = ("--ignore-missing-imports", "--follow-imports=silent", "--explicit-package-bases")
+# Only what is compiled is checked here; pyright has checked everything (make check). Neither what
+# the builder has installed nor how they have set up mypy makes a difference.
+OPTIONS = (
+    "--config-file=", f"--cache-dir={BUILD / 'mypy'}", "--no-site-packages",
+    "--ignore-missing-imports", "--follow-imports=silent", "--explicit-package-bases",
+)  # fmt: skip
+# A product and a sum are rounded twice, as Python does: processors with one instruction for both
+# (every aarch64) would round once, and times would differ in the last bit.
+EXACT = "-ffp-contract=off"
+
+
+def wanted() -> bool:
+    """Whether the variable says so; anything but 1 and 0 is refused."""
+    said = os.environ.get("HEDDLE_COMPILE", "").strip()
+    if said not in ("", "0", "1"):
+        sys.exit(f"HEDDLE_COMPILE is 1 (compile the emulated engine) or 0, not {said!r}")
+    if said == "1" and "editable_wheel" in sys.argv:
+        sys.exit("an editable install is not compiled: leave HEDDLE_COMPILE or -e away")
+    return said == "1"
 
 
 def extensions() -> list[Any]:
     """The modules in C, under their real names: mypy tells a module's name by its folders."""
     import tomllib
-    from mypyc.build import mypycify
 
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        sys.exit(f"compiling without build isolation takes mypy: pip install '{MYPY}' setuptools")
     names = tomllib.loads((HERE / "pyproject.toml").read_text())["tool"]["heddle"]["compiled"]
-    named = HERE / "build" / "named" / "heddle"
+    named = BUILD / "named" / "heddle"
     named.mkdir(parents=True, exist_ok=True)
     for room in ROOMS:
         link = named / room
         link.unlink(missing_ok=True)
         link.symlink_to(HERE / room, target_is_directory=True)
     os.environ["MYPYPATH"] = str(named.parent)
-    return mypycify(
+    made = mypycify(
         [*OPTIONS, *(f"{named.parent}/{name.replace('.', '/')}.py" for name in names)],
         opt_level="3",
-        target_dir=str(HERE / "build" / "c"),
+        target_dir=str(BUILD / "c"),
         group_name="heddle_emulator",
     )
+    for one in made:
+        one.extra_compile_args.append(EXACT)
+    return made
 
 
-wanted = os.environ.get("HEDDLE_COMPILE") == "1"
-# The first question of every build is what it needs; mypyc is not here yet.
-asked = "egg_info" in sys.argv
-if wanted and "editable_wheel" in sys.argv:
-    sys.exit("an editable install is not compiled: leave HEDDLE_COMPILE or -e away")
+MYPY = "mypy>=2.4,<3"
+# Asked what a build needs, mypyc is not here yet; a source distribution holds no C.
+builds = {"bdist_wheel", "build", "build_ext", "install"} & {*sys.argv}
+compiles = wanted()
 setup(
-    setup_requires=["mypy>=2.4,<3"] if wanted else [],
-    ext_modules=extensions() if wanted and not asked else [],
+    setup_requires=[MYPY] if compiles else [],
+    ext_modules=extensions() if compiles and builds else [],
 )

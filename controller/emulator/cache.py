@@ -5,12 +5,14 @@ A radix tree over token ids. It owns no clock: every touch carries the engine's 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.controller.emulator.tree import Node, Tree
 
-Ids = NDArray[np.int32]
+Ids: TypeAlias = NDArray[np.int32]
 # An edge keeps its tokens as raw bytes: comparing is then one memcmp, 20 times cheaper than numpy's
 # array_equal on the short edges that steps and observations make.
 _BYTES = 4

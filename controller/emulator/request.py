@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from heddle.controller.emulator.cache import Ids
 from heddle.controller.emulator.span import Span
 from heddle.controller.emulator.truth import TruthParams
 
-Tokens = Ids | Span
+Tokens: TypeAlias = Ids | Span
 """A context: its token ids, or in virtual time its name and length."""
 NO_IDS: Final[Ids] = np.empty(0, dtype=np.int32)
 # Ids of generated tokens stay clear of specials at both ends of Qwen3's 151,936.
