@@ -9,7 +9,9 @@ Python, or edits would do nothing.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,23 @@ def wanted() -> bool:
     return said == "1"
 
 
+def needs_compiler() -> None:
+    """What a compiler lacks is hard to find in its own 200 lines."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if not shutil.which(compiler):
+        sys.exit(
+            f"compiling needs {compiler}, a C compiler; on Debian: apt-get install gcc libc6-dev"
+        )
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        sys.exit("compiling needs Python's headers; on Debian: apt-get install python3-dev")
+
+
 def extensions() -> list[Any]:
     """The modules in C, under their real names: mypy tells a module's name by its folders."""
     import tomllib
 
+    if sys.platform != "win32":
+        needs_compiler()
     try:
         from mypyc.build import mypycify
     except ImportError:
@@ -62,7 +77,7 @@ def extensions() -> list[Any]:
         group_name="heddle_emulator",
     )
     for one in made:
-        one.extra_compile_args.append(EXACT)
+        one.extra_compile_args = [*one.extra_compile_args, EXACT]
     return made
 
 

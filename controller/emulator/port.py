@@ -84,12 +84,16 @@ class VirtualEngine:
         """It stops, and everything it held is gone; returns how many requests that were."""
         if not self.alive:
             return 0
-        under_way = self.engine.under_way(self._loop.now_s)
+        now_s = self._loop.now_s
+        under_way = self.engine.under_way(now_s)
         if under_way:
             self.passes.append(under_way)
+        elif self.passes and self.passes[-1][2] > now_s:
+            # It was loading weights.
+            self.passes[-1] = (*self.passes[-1][:2], now_s)
         self.alive = False
         self._armed_s = inf
-        self._down_s = self._loop.now_s
+        self._down_s = now_s
         lost, self._waiting = self._waiting, {}
         for then in lost.values():
             then(None)
@@ -109,20 +113,31 @@ class VirtualEngine:
 
     def load_weights(self, version: str, then: Callable[[], object]) -> None:
         """New weights once the iteration under way has ended; `then` when it serves again."""
-        due_s = self.engine.next_event_s()
-        if due_s != inf and due_s > self._loop.now_s:
-            self._loop.at(due_s, self.load_weights, version, then)
-            return
-        self._settle()
-        start_s = self._loop.now_s
-        end_s = start_s + self.engine.load_weights(version, start_s)
-        self.passes.append(("weight_sync", start_s, end_s))
-        self._loop.at(end_s, self._serve_again, then)
+        self._load(self.engine, version, then)
 
-    def _serve_again(self, then: Callable[[], object]) -> None:
-        self.engine.resume(self._loop.now_s)
+    def _load(self, engine: Engine, version: str, then: Callable[[], object]) -> None:
+        if not self._lives(engine):
+            return
+        # Who waited and was aborted ends at once, and hides when the pass under way will.
+        self._settle()
+        start_s, due_s = self._loop.now_s, engine.next_event_s()
+        if due_s != inf and due_s > start_s:
+            self._loop.at(due_s, self._load, engine, version, then)
+            return
+        end_s = start_s + engine.load_weights(version, start_s)
+        self.passes.append(("weight_sync", start_s, end_s))
+        self._loop.at(end_s, self._serve_again, engine, then)
+
+    def _serve_again(self, engine: Engine, then: Callable[[], object]) -> None:
+        if not self._lives(engine):
+            return
+        engine.resume(self._loop.now_s)
         self.arm()
         then()
+
+    def _lives(self, engine: Engine) -> bool:
+        """Whether it has not died since, come back empty or not."""
+        return self.alive and engine is self.engine
 
     def _fresh(self) -> Engine:
         engine = make_engine(self.config, self._truth, storage=self._storage, spans=True)

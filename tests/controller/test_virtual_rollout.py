@@ -137,6 +137,30 @@ def test_new_weights_reach_every_engine_and_no_token_is_lost(mode):
     assert any(p.state == "weight_sync" for p in result.passes)
 
 
+@pytest.mark.parametrize("at_s", range(5, 30, 3))
+def test_an_abort_for_new_weights_waits_for_the_prefill_under_way_where_others_queue(at_s):
+    short = EngineConfig(max_running=2, chunk_tokens=512)
+    sync = Sync(at_s=at_s, version="v2", mode="abort")
+    result = run_rollout(SMALL, preset="verl", setup=TWO, engine=short, syncs=[sync])
+    assert {s.worker_id for s in result.syncs} == {"w0", "w1"}
+    assert sum(t.output_tokens for t in result.trajectories) == TOKENS
+
+
+@pytest.mark.parametrize("back_s", [None, 25.5, 60.0])
+def test_an_engine_that_dies_while_it_loads_new_weights_loads_them_no_further(back_s):
+    result = run_rollout(
+        SMALL, preset="verl", setup=TWO,
+        syncs=[Sync(at_s=22.0, version="v2")],
+        deaths=[Death(worker_id="w0", at_s=25.0, back_s=back_s)],
+    )  # fmt: skip
+    assert [s.worker_id for s in result.syncs] == ["w1"]
+    assert sum(t.output_tokens for t in result.trajectories) == TOKENS
+    loading = [p for p in result.passes if (p.worker_id, p.state) == ("w0", "weight_sync")]
+    assert [p.end_s for p in loading] == [25.0]
+    for _, rows in groupby(result.passes, key=lambda p: p.worker_id):
+        assert all(one.end_s <= other.start_s for one, other in pairwise(rows))
+
+
 def test_a_cutoff_ends_the_rollout_there_and_keeps_what_was_done():
     whole = run_rollout(SMALL, preset="verl", setup=TWO)
     cut = run_rollout(SMALL, preset="verl", setup=TWO, cutoff_s=30.0)
