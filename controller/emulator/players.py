@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from heddle.collector.conventions import WORKER
+from heddle.controller.dataplane.carrier import FULL_LEAST_S, FULL_MOST_S, FULL_S
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import Gap, StepSpans
 from heddle.controller.dataplane.usage import Usage
@@ -31,7 +32,7 @@ from heddle.controller.emulator.request import Finished, Request
 from heddle.controller.emulator.span import Span
 from heddle.controller.emulator.virtual import VirtualLoop
 from heddle.controller.emulator.workload import TrajectorySpec
-from heddle.controller.errors import ControllerError, EngineLost
+from heddle.controller.errors import ControllerError, EngineFull, EngineLost
 from heddle.controller.live import Call, Grant, LiveMove, LiveTrajectory, Step
 from heddle.controller.loop import Loop
 from heddle.controller.service import NoSpans
@@ -46,7 +47,8 @@ class Player:
     """One trajectory on its way."""
 
     __slots__ = (
-        "_context", "branches", "key", "left", "record", "size", "spec", "step", "whose"
+        "_context", "branches", "key", "left", "record", "size", "spec", "step", "waited_s",
+        "whose",
     )  # fmt: skip
 
     def __init__(self, spec: TrajectorySpec, key: bytes, run: str, rollout: str) -> None:
@@ -64,6 +66,8 @@ class Player:
         self.step = 0
         self.left = 0
         """Output tokens the present step still has to make (an abort leaves some)."""
+        self.waited_s = 0.0
+        """Wall seconds it has waited for a place in an engine's queue."""
         self.branches = 0
         prompt = spec.prompt_tokens
         # Prompts of one group are equal where they are equally long.
@@ -130,6 +134,7 @@ class Players:
         self._send(player)
 
     def _send(self, player: Player) -> None:
+        player.waited_s = 0.0
         try:
             step = self.controller.arrive(player.whose, Call(player.size, player.key))
         except ControllerError as error:
@@ -160,6 +165,9 @@ class Players:
             engine.submit(request, partial(self._ended, player, step))
         except EngineLost:
             self._ended(player, step, None)
+        except EngineFull:
+            task = asyncio.create_task(self._later(player, step))
+            task.add_done_callback(lambda done: done.result())
         except BadRequest:
             # As the data plane: the engine's refusal ends the step and goes to the client.
             self.controller.drop(step, "http_400")
@@ -191,6 +199,20 @@ class Players:
             self._send(player)
         else:
             self._tool(player, step)
+
+    async def _later(self, player: Player, step: Step) -> None:
+        """As the data plane does: again after a while, or the end."""
+        if player.waited_s >= FULL_S:
+            self.controller.drop(step, "engine_full")
+            self._fail(player, "engine_full")
+            return
+        pause_s = min(max(player.waited_s, FULL_LEAST_S), FULL_MOST_S)
+        player.waited_s += pause_s
+        await asyncio.sleep(pause_s)
+        if not step.trajectory.steps:
+            step.trajectory.worker = None
+        self.controller.again(step, "engine_full")
+        self._await(player, step)
 
     async def _lost(self, player: Player, step: Step) -> None:
         """As the data plane does: is the engine gone? then another attempt elsewhere."""

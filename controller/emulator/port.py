@@ -11,13 +11,14 @@ from math import inf
 
 from heddle.controller.emulator.control import TAGS
 from heddle.controller.emulator.engine import Engine, PauseMode
+from heddle.controller.emulator.errors import EngineBusy
 from heddle.controller.emulator.request import EngineConfig, Finished, Request
 from heddle.controller.emulator.span import Span
 from heddle.controller.emulator.stored import make_engine
 from heddle.controller.emulator.tiers import Storage
 from heddle.controller.emulator.truth import Truth
 from heddle.controller.emulator.virtual import VirtualLoop
-from heddle.controller.errors import EngineLost
+from heddle.controller.errors import EngineFull, EngineLost
 from heddle.controller.fleet.engine import Capabilities, EngineLoad, Warmed
 from heddle.controller.fleet.sglang import WARM_PRIORITY
 
@@ -53,12 +54,16 @@ class VirtualEngine:
         self.engine = self._fresh()
 
     def submit(self, request: Request, then: Then) -> None:
-        """Queue a request; EngineLost when nobody is there."""
+        """Queue a request; EngineLost when nobody is there, EngineFull when many wait."""
         if not self.alive:
             message = f"the engine at {self.url} is down"
             raise EngineLost(message)
+        try:
+            self.engine.submit(request, self._loop.now_s)
+        except EngineBusy as error:
+            message = f"the queue of the engine at {self.url} is full: {error}"
+            raise EngineFull(message) from error
         self._waiting[request.rid] = then
-        self.engine.submit(request, self._loop.now_s)
         self.arm()
 
     def arm(self) -> None:

@@ -161,6 +161,29 @@ def test_an_engine_that_dies_while_it_loads_new_weights_loads_them_no_further(ba
         assert all(one.end_s <= other.start_s for one, other in pairwise(rows))
 
 
+def test_a_step_that_an_engines_queue_has_no_place_for_tries_again_as_in_the_data_plane():
+    short = EngineConfig(max_running=2, max_queued=1)
+    result = run_rollout(SMALL, preset="verl", setup=TWO, engine=short)
+    tried = [s for s in result.steps if s.error]
+    assert {s.error for s in tried} == {"engine_full"}
+    good = [s for s in result.steps if not s.error]
+    assert sum(s.output_tokens for s in good) == TOKENS
+    assert len(good) == sum(len(t.steps) for t in SMALL)
+    # A quarter of a wall second the first time, and a fleet lives 20 times as fast.
+    pauses_s = [s.end_s - s.arrived_s - s.held_s for s in tried if s.attempt == 0]
+    assert pauses_s == pytest.approx([5.0] * len(pauses_s))
+
+
+def test_a_step_that_was_refused_is_not_lost_again_when_its_engine_dies():
+    long = TrajectorySpec("long", "long", 0, "x", (StepSpec(5000, 10, None, 0.0),))
+    result = run_rollout(
+        [*SMALL, long], preset="verl", setup=TWO, engine=EngineConfig(context_tokens=4096),
+        deaths=[Death(worker_id=w, at_s=20.0, back_s=21.0) for w in ("w0", "w1")],
+    )  # fmt: skip
+    assert [t.error for t in result.trajectories if t.trajectory_id == "long"] == ["http_400"]
+    assert [s.error for s in result.steps if s.trajectory_id == "long"] == ["http_400"]
+
+
 def test_a_cutoff_ends_the_rollout_there_and_keeps_what_was_done():
     whole = run_rollout(SMALL, preset="verl", setup=TWO)
     cut = run_rollout(SMALL, preset="verl", setup=TWO, cutoff_s=30.0)
