@@ -125,7 +125,7 @@ class Players:
         self._origin_s = self._loop.now_s
         self._first = first or len(self.players)
         for index, player in enumerate(self.players):
-            after_s = arrivals_s[index] if arrivals_s else 0.0
+            after_s = 0.0 if arrivals_s is None else arrivals_s[index]
             player.record.start_s = after_s
             self._loop.at(self._origin_s + after_s, self._next, player)
 

@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from heddle.controller.emulator.cache import Ids
+from heddle.controller.emulator.plain import Plain, plain
 from heddle.controller.emulator.span import Span
 from heddle.controller.emulator.truth import TruthParams
 
@@ -28,7 +29,7 @@ MEAN_FREE_TOKENS: Final = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostConfig:
+class HostConfig(Plain):
     """HiCache: KV on the host, `ratio` times the GPU's room."""
 
     ratio: float = 2.0
@@ -41,7 +42,7 @@ class HostConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Plain):
     """One emulated engine; defaults are SGLang 0.5.23's where it has the setting."""
 
     system: str = "h100_sxm"
@@ -77,6 +78,11 @@ class Request:
     salt: str = ""
     text: bool = False
     """Generate ids that are letters, for the byte tokenizer."""
+
+    def __post_init__(self) -> None:
+        # Every step makes one: only what is counted is looked at.
+        if type(self.max_new_tokens) is not int or type(self.priority) is not int:
+            self.max_new_tokens, self.priority = plain(self.max_new_tokens), plain(self.priority)
 
 
 Lap = tuple[float, float | None, float | None, float]

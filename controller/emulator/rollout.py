@@ -25,6 +25,7 @@ from heddle.controller.core.regroup import Place, nodes_of
 from heddle.controller.core.types import CoreError, Latency, Switches
 from heddle.controller.costs import Costs
 from heddle.controller.emulator.engine import PauseMode
+from heddle.controller.emulator.plain import Plain
 from heddle.controller.emulator.players import Players, RecordingLeases, RecordingSpans
 from heddle.controller.emulator.port import VirtualEngine
 from heddle.controller.emulator.records import (
@@ -63,7 +64,7 @@ SPEED: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class Death(Plain):
     """An engine dies `at_s` after the rollout began; it comes back empty at `back_s`, if ever."""
 
     worker_id: str
@@ -72,7 +73,7 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
+class Sync(Plain):
     """Every engine gets new weights `at_s` after the rollout began."""
 
     at_s: float
@@ -81,7 +82,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Plain):
     """Everything that shapes a rollout beside its workload and its policies."""
 
     gpus: int = 8
@@ -360,6 +361,9 @@ def run_rollout(
     setup = replace(setup or Setup(), **changes)
     if setup.gpus < 1 or setup.seed < 0 or (setup.layout is not None and not setup.layout):
         message = "a rollout has a seed of at least 0, at least one GPU and a layout of engines"
+        raise CoreError(message)
+    if setup.arrivals_s is not None and len(setup.arrivals_s) != len(workload):
+        message = f"{len(setup.arrivals_s)} arrivals are not those of {len(workload)} trajectories"
         raise CoreError(message)
     return Virtual(workload, switches or preset_switches(preset), setup).play()
 

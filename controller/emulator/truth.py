@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from heddle.controller.emulator.errors import EngineError
+from heddle.controller.emulator.plain import Plain
 
 # SGLang captures decode graphs for these batch sizes and pads a batch up to the next of them.
 CAPTURED: Final = (1, 2, 4, 8, 12, *range(16, 257, 8))
@@ -29,7 +30,7 @@ _NOISE_TABLE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruthParams:
+class TruthParams(Plain):
     """What the sweeps do not hold; all of it is in the hash."""
 
     graph_steps: bool = True

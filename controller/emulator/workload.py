@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from heddle.controller.emulator.plain import Plain
 from heddle.controller.emulator.presets import PRESETS, LogNormal, Preset, ToolLaw
 
 # Group effects are drawn one per stratum in blocks of this many groups, so that a small workload
@@ -36,7 +37,7 @@ class UnknownPreset(WorkloadError):
 
 
 @dataclass(frozen=True, slots=True)
-class StepSpec:
+class StepSpec(Plain):
     """One LLM call: what is appended before it, what it writes, and the tool called after it."""
 
     observation_tokens: int
@@ -48,9 +49,16 @@ class StepSpec:
     reset: bool = False
     """The context was compacted: this step starts from the prompt and its observation alone."""
 
+    def __post_init__(self) -> None:
+        Plain.__post_init__(self)
+        for name in ("observation_tokens", "output_tokens"):
+            if not isinstance(getattr(self, name), int):
+                sentence = f"{name} of a step is a whole number, not {getattr(self, name)!r}"
+                raise WorkloadError(sentence)
+
 
 @dataclass(frozen=True, slots=True)
-class TrajectorySpec:
+class TrajectorySpec(Plain):
     """One trajectory, known to the driver that plays it and to nobody else."""
 
     trajectory_id: str
