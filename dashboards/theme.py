@@ -205,6 +205,10 @@ def gpu_seconds(gpu_ns: float | None) -> str:
     return "–" if gpu_ns is None else f"{count(gpu_ns / 1e9)} GPU-s"
 
 
+PERCENT: Final = "%.1f %%"
+"""The same in a column of a table, of hundredths: Streamlit's own `percent` writes 87.51%."""
+
+
 def percent(share: float | None) -> str:
     """A share of one, as per cent."""
     return "–" if share is None else f"{share * 100:.1f} %"

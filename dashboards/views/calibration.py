@@ -19,9 +19,9 @@ ROWS: Final[dict[str, Any]] = {
     "rollout_id": _COLUMN.TextColumn("rollout"),
     "predictor_version": _COLUMN.TextColumn("version", width="medium"),
     "steps": _COLUMN.NumberColumn("predictions"),
-    "covered": _COLUMN.NumberColumn("in p10-p90", format="percent", help="80 % is calibrated"),
-    "below": _COLUMN.NumberColumn("below p10", format="percent"),
-    "above": _COLUMN.NumberColumn("above p90", format="percent"),
+    "covered": _COLUMN.NumberColumn("in p10-p90", format=theme.PERCENT, help="80 % is calibrated"),
+    "below": _COLUMN.NumberColumn("below p10", format=theme.PERCENT),
+    "above": _COLUMN.NumberColumn("above p90", format=theme.PERCENT),
     "bias": _COLUMN.NumberColumn("truth / p50", format="%.2f", help="Above 1 it says too little"),
     "median_log_error": _COLUMN.NumberColumn("log error", format="%.2f"),
     "mae_tokens": _COLUMN.NumberColumn("off by (tokens)", format="%.0f"),
@@ -56,4 +56,5 @@ def panel(chosen: shell.Scope) -> None:
     if rows.height > 1:
         figure = drawn.coverage(rows.reverse(), cards.mode())
         cards.figure(figure, "predictor_drift", "Coverage of each rollout")
-    cards.table(rows.head(cards.ROWS), "predictor_calibration", columns=ROWS)
+    shown = rows.head(cards.ROWS).with_columns(pl.col("covered", "below", "above") * 100)
+    cards.table(shown, "predictor_calibration", columns=ROWS)

@@ -20,7 +20,7 @@ _COLUMN = st.column_config
 BLAME: Final[dict[str, Any]] = {
     "key": _COLUMN.TextColumn("who the GPUs waited for", width="medium"),
     "gpu_s": _COLUMN.NumberColumn("idle (GPU-s)", format="%.1f"),
-    "percent": _COLUMN.NumberColumn("of the idle time", format="%.1f %%"),
+    "percent": _COLUMN.NumberColumn("of the idle time", format=theme.PERCENT),
 }
 
 

@@ -30,7 +30,7 @@ COUNTERS: Final[dict[str, Any]] = {
     "idle_s": _COLUMN.NumberColumn("idle, by counter (s)", format="%.1f"),
     "host_overhead_s": _COLUMN.NumberColumn("host behind (s)", format="%.1f"),
     "retracted": _COLUMN.NumberColumn("retracted"),
-    "kv_usage": _COLUMN.NumberColumn("fullest KV", format="percent"),
+    "kv_usage": _COLUMN.NumberColumn("fullest KV", format=theme.PERCENT),
     "queue": _COLUMN.NumberColumn("longest queue"),
     "host_bound": _COLUMN.CheckboxColumn("host bound"),
 }
@@ -130,8 +130,11 @@ def _counters(chosen: shell.Scope) -> None:
         st.caption("No engine of this rollout was polled.")
         return
     timed = found.with_columns(
-        (pl.col(f"{name}_ns") / 1e9).alias(f"{name}_s")
-        for name in ("forward", "residence", "idle", "host_overhead")
+        pl.col("kv_usage") * 100,
+        *(
+            (pl.col(f"{name}_ns") / 1e9).alias(f"{name}_s")
+            for name in ("forward", "residence", "idle", "host_overhead")
+        ),
     )
     by_name = timed.sort(pl.col("worker_id").str.len_chars(), "worker_id")
     cards.table(by_name, "idle_counters", columns=COUNTERS)

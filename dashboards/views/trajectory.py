@@ -29,7 +29,7 @@ STEPS: Final[dict[str, Any]] = {
     "prefill_s": _COLUMN.NumberColumn("prefill (s)", width=72, format="%.2f"),
     "decode_s": _COLUMN.NumberColumn("decode (s)", width=76, format="%.2f"),
     "input_tokens": _COLUMN.NumberColumn("in", width=58, format="localized"),
-    "cached": _COLUMN.NumberColumn("cached", width=62, format="%.1f %%"),
+    "cached": _COLUMN.NumberColumn("cached", width=62, format=theme.PERCENT),
     "output_tokens": _COLUMN.NumberColumn("out", width=55, format="localized"),
     "predicted_p50": _COLUMN.NumberColumn("left (p50)", width=68, format="localized"),
     "retractions": _COLUMN.NumberColumn("retracted", width=66),

@@ -104,7 +104,10 @@ def test_the_verdict_on_coverage_is_of_the_share_as_it_is_read(
     row = {"run_id": RUN, "rollout_id": "rollout-1", "steps": 9, "covered": covered}
     story.rows["calibration"] = [row]
     answering(story)
-    assert ("As it should be" in said(opened("predictor"))) == calm
+    at = opened("predictor")
+    assert ("As it should be" in said(at)) == calm
+    shown = next(t.value for t in at.dataframe if "covered" in t.value)
+    assert shown["covered"].tolist() == [pytest.approx(100 * covered)]
 
 
 def test_the_version_of_the_address_is_shown_with_its_refusal(registry: Registry) -> None:

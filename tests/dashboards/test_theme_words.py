@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from heddle.dashboards import theme
@@ -29,6 +32,13 @@ def test_seconds_read_as_a_person_says_them(value: float | None, said: str) -> N
 )
 def test_counts_carry_k_and_m(value: float, said: str) -> None:
     assert theme.count(value) == said
+
+
+def test_a_share_reads_alike_in_words_and_in_the_columns_of_every_table() -> None:
+    assert theme.percent(0.8751) == theme.PERCENT % 87.51 == "87.5 %"
+    views = Path(theme.__file__).with_name("views")
+    text = "".join(path.read_text() for path in views.glob("*.py"))
+    assert set(re.findall(r'format="(percent|[^"]*%%[^"]*)"', text)) == {"%.0f %%"}
 
 
 def test_a_moment_names_its_zone_and_keeps_its_milliseconds() -> None:
