@@ -61,3 +61,12 @@ def test_age_lifts_a_band_at_a_time_and_never_above_the_highest(band, one_s, oth
     assert aged(band, 0.99 * AGE_S) == band
     assert band <= aged(band, sooner) <= aged(band, later) <= IN_FLIGHT
     assert aged(band, IN_FLIGHT * AGE_S) == IN_FLIGHT
+
+
+@given(st.integers(0, IN_FLIGHT), st.floats(0, 1e6), st.integers(-30, 30))
+def test_age_preempts_only_what_a_client_put_in_reach_of_the_highest_band(band, waited_s, own):
+    """SGLang preempts beyond a margin of 10: none of ours by age, nor a warm-up's -1."""
+    margin, lifted = 10, aged(band, waited_s)
+    if lifted - own > margin:
+        assert own < -1
+        assert IN_FLIGHT - own > margin
