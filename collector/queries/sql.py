@@ -21,9 +21,13 @@ from heddle.collector.errors import QueryRefused
 from heddle.collector.sql_guard import checked
 
 # DuckDB's own: a batch of attributes of 5 MB each is gigabytes before its size can be looked at.
+DIGITS: Final = 38
+"""Of a DECIMAL; frames round what has one more."""
 BATCH_ROWS: Final = 2_048
 _JSON: Final = re.compile(r"\b(VARIANT|MAP)\b")
-_STRANGE: Final = re.compile(r"\b(INTERVAL|BLOB|BIT|BIGNUM|UNION|GEOMETRY|TIME WITH TIME ZONE)\b")
+_STRANGE: Final = re.compile(
+    r"\b(INTERVAL|BLOB|BIT|BIGNUM|UNION|GEOMETRY|UHUGEINT|TIME WITH TIME ZONE)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,10 @@ def _narrowed(table: Any) -> Any:
             try:
                 whole = table.column(place).cast(pa.int64())
             except pa.ArrowInvalid:
-                continue  # beyond 64 bits: every digit is kept
+                # Beyond 64 bits: every digit is kept, of 39 as text.
+                whole = table.column(place).cast(pa.string())
+                if all(len(said.lstrip("-")) <= DIGITS for said in whole.to_pylist() if said):
+                    continue
             table = table.set_column(place, field.name, whole)
     return table
 
