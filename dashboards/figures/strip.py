@@ -71,9 +71,10 @@ _PATH: Final = 400
 """Pieces of the path that are drawn, the longest ones."""
 
 
-def merged(strips: pl.DataFrame) -> int:
-    """Pieces that are part of another one."""
-    return strips.height - drawn(strips).height
+def merged(strips: pl.DataFrame, figure: go.Figure) -> int:
+    """Pieces that are part of another one in their strip."""
+    bars: Any = figure.data
+    return strips.height - sum(len(bar.x) for bar in bars)
 
 
 def drawn(strips: pl.DataFrame) -> pl.DataFrame:

@@ -261,7 +261,7 @@ def _strip(chosen: shell.Scope, window: Mapping[str, Any], states: Mapping[str, 
     start_ns = window["start_ns"] or 0
     drawn = cards.drawn(strip.strip, strips, cards.mode(), start_ns=start_ns)
     cards.figure(drawn, "overview_strip", "State of each worker over time")
-    if many := strip.merged(strips):
+    if many := strip.merged(strips, drawn):
         st.caption(f"{many:,} short pieces are drawn within others, as what most of those were.")
 
 

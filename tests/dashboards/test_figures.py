@@ -80,7 +80,8 @@ def test_a_strip_of_many_pieces_shows_every_instant_once_and_the_longest_as_they
     gaps = ordered.filter(pl.col("start_ns") > pl.col("before"))
     assert gaps.height == workers, "a gap stays a gap"
     assert drawn.height <= strip.PIECES + 2 * workers
-    assert strip.merged(strips) == strips.height - drawn.height
+    figure = strip.strip(strips, "dark", start_ns=START_NS)
+    assert strip.merged(strips, figure) == strips.height - drawn.height
     assert drawn.filter(
         start_ns=longest["start_ns"], end_ns=longest["end_ns"], state=longest["state"]
     ).height
