@@ -42,8 +42,9 @@ def run(*, quick: bool, say: Say) -> dict[str, Figure]:
     gc.freeze()
     result = run_rollout(workload, preset="verl", gpus=sum(layout), layout=layout, seed=1)
     gc.unfreeze()
-    say(f"{STREAMS} streams of one engine")
-    lag = asyncio.run(_streams(32 if quick else STREAMS))
+    streams = 32 if quick else STREAMS
+    say(f"{streams} streams of one engine")
+    lag = asyncio.run(_streams(streams))
     return {**_virtual(result), **_clock(lag)}
 
 
