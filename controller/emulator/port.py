@@ -51,6 +51,8 @@ class VirtualEngine:
         self._bell = self._ring
         self._down_s = 0.0
         self._slow_s = 0.0
+        self._loads = 0
+        """Of weights, asked for and not over; the engine serves after the last."""
         self.engine = self._fresh()
 
     def submit(self, request: Request, then: Then) -> None:
@@ -118,6 +120,7 @@ class VirtualEngine:
 
     def load_weights(self, version: str, then: Callable[[], object]) -> None:
         """New weights once the iteration under way has ended; `then` when it serves again."""
+        self._loads += 1
         self._load(self.engine, version, then)
 
     def _load(self, engine: Engine, version: str, then: Callable[[], object]) -> None:
@@ -126,6 +129,8 @@ class VirtualEngine:
         # Who waited and was aborted ends at once, and hides when the pass under way will.
         self._settle()
         start_s, due_s = self._loop.now_s, engine.next_event_s()
+        if self.passes and self.passes[-1][2] > start_s:
+            due_s = self.passes[-1][2]  # others are still being loaded
         if due_s != inf and due_s > start_s:
             self._loop.at(due_s, self._load, engine, version, then)
             return
@@ -136,8 +141,10 @@ class VirtualEngine:
     def _serve_again(self, engine: Engine, then: Callable[[], object]) -> None:
         if not self._lives(engine):
             return
-        engine.resume(self._loop.now_s)
-        self.arm()
+        self._loads -= 1
+        if not self._loads:
+            engine.resume(self._loop.now_s)
+            self.arm()
         then()
 
     def _lives(self, engine: Engine) -> bool:
@@ -145,6 +152,7 @@ class VirtualEngine:
         return self.alive and engine is self.engine
 
     def _fresh(self) -> Engine:
+        self._loads = 0
         engine = make_engine(self.config, self._truth, storage=self._storage, spans=True)
         engine.passes = self.passes
         engine.slow_s = self._slow_s

@@ -146,6 +146,20 @@ def test_an_abort_for_new_weights_waits_for_the_prefill_under_way_where_others_q
     assert sum(t.output_tokens for t in result.trajectories) == TOKENS
 
 
+@pytest.mark.parametrize("mode", ["retract", "in_place", "abort"])
+def test_weights_that_come_while_others_are_loaded_are_loaded_after_them(mode):
+    syncs = [Sync(at_s=22.0, version="v2"), Sync(at_s=25.0, version="v3", mode=mode)]
+    result = run_rollout(SMALL, preset="verl", setup=TWO, syncs=syncs)
+    assert sorted((s.version, s.worker_id) for s in result.syncs) == [
+        ("v2", "w0"), ("v2", "w1"), ("v3", "w0"), ("v3", "w1"),
+    ]  # fmt: skip
+    served_s = max(s.end_s for s in result.syncs)
+    assert {s.weight_version for s in result.steps if s.end_s > served_s} == {"v3"}
+    assert sum(t.output_tokens for t in result.trajectories) == TOKENS
+    for _, rows in groupby(result.passes, key=lambda p: p.worker_id):
+        assert all(one.end_s <= other.start_s for one, other in pairwise(rows))
+
+
 @pytest.mark.parametrize("back_s", [None, 25.5, 60.0])
 def test_an_engine_that_dies_while_it_loads_new_weights_loads_them_no_further(back_s):
     result = run_rollout(
