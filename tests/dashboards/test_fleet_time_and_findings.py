@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from browser.apptest import opened, said
 from browser.fake_explained import explain
-from browser.fake_rollouts import HOSTILE, Story, frame
+from browser.fake_rollouts import HOSTILE, RUN, Story, frame
 
 from heddle.controller.wire import Health
 from heddle.dashboards import client, control, facts
@@ -149,3 +149,21 @@ def test_a_controller_that_says_nothing_of_its_clock_leaves_the_page(
     answering(Story(("verl",), trajectories=2))
     monkeypatch.setattr(control, "controller", Old)
     assert control.clock_speed() is None
+
+
+def test_the_fullest_kv_of_an_engine_is_shown_of_a_hundred(answering: Answering) -> None:
+    story = explain(Story(("verl",), trajectories=3))
+    told = {
+        "degree": 1,
+        "samples": 4,
+        "forward_ns": 10**9,
+        "run_id": RUN,
+        "rollout_id": "rollout-1",
+    }
+    story.rows["counters"] = [
+        {"worker_id": "w0", "kv_usage": 0.8751, **told},
+        {"worker_id": "w1", "kv_usage": None, **told},
+    ]
+    answering(story)
+    polled = next(t.value for t in opened("idle").dataframe if "kv_usage" in t.value)
+    assert polled["kv_usage"].fillna(-1).tolist() == [pytest.approx(87.51), -1]
