@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 
@@ -92,12 +93,12 @@ class ControllerClient:
     ) -> bool:
         """Say that a trajectory is over; whether the controller knew it."""
         said = {"run": run, "reward": reward, "outcome": outcome, "truncated": truncated}
-        return bool(self._post(f"/trajectories/{trajectory}/finish", said)["known"])
+        return bool(self._post(f"/trajectories/{_part(trajectory)}/finish", said)["known"])
 
     def tell_tool(self, trajectory: str, asked: wire.ToolCall) -> bool:
         """Say that a tool of a trajectory starts or has ended; whether the controller knew it."""
         said = asked.model_dump(exclude_none=True)
-        return bool(self._post(f"/trajectories/{trajectory}/tool", said)["known"])
+        return bool(self._post(f"/trajectories/{_part(trajectory)}/tool", said)["known"])
 
     def acquire(self, asked: wire.Acquire) -> wire.Acquired:
         """Where a step goes; not granted: it is held, ask again for the same step."""
@@ -147,16 +148,16 @@ class ControllerClient:
 
     def remove_worker(self, worker_id: str) -> None:
         """It takes no more steps."""
-        self._call("DELETE", f"/workers/{worker_id}")
+        self._call("DELETE", f"/workers/{_part(worker_id)}")
 
     def drain(self, worker_id: str, *, who: str = "unknown", why: str = "") -> wire.WorkerState:
         """It takes no new steps; its trajectories are moved while their tools run."""
-        said = self._post(f"/workers/{worker_id}/drain", {"who": who, "why": why})
+        said = self._post(f"/workers/{_part(worker_id)}/drain", {"who": who, "why": why})
         return wire.WorkerState.model_validate(said)
 
     def resume(self, worker_id: str, *, who: str = "unknown", why: str = "") -> wire.WorkerState:
         """It takes steps again."""
-        said = self._post(f"/workers/{worker_id}/resume", {"who": who, "why": why})
+        said = self._post(f"/workers/{_part(worker_id)}/resume", {"who": who, "why": why})
         return wire.WorkerState.model_validate(said)
 
     def fleet(self) -> wire_fleet.FleetState:
@@ -280,3 +281,8 @@ class ControllerClient:
                 said = f"{said}; it is in the file token of the stack's data folder: {OPTIONS}"
             raise ControllerRefused(reply.status_code, said or f"status {reply.status_code}")
         return body
+
+
+def _part(name: str) -> str:
+    """One part of a path, whatever the name holds: ids of tasks have slashes."""
+    return quote(name, safe="")

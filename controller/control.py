@@ -167,7 +167,7 @@ async def rollouts(request: Request) -> Any:
     ]
 
 
-@router.post("/trajectories/{trajectory}/finish")
+@router.post("/trajectories/{trajectory:path}/finish")
 async def finish(
     request: Request, trajectory: str, asked: wire.TrajectoryFinish
 ) -> dict[str, bool]:

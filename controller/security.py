@@ -24,8 +24,9 @@ BODILESS: Final = frozenset({"/add_worker", "/remove_worker", "/flush_cache", "/
 REGISTERS: Final = re.compile(r"POST /(workers|add_worker|remove_worker)|DELETE /workers/.+", re.S)
 """What an engine may do without the token where registration is open; whole, method and path."""
 FREE: Final = re.compile(
-    r"POST /(heddle/v1/(acquire|release|trajectories/[^/]+/(finish|tool))"
-    r"|finish_session|programs/release|close_session)"
+    r"POST /(heddle/v1/(acquire|release|trajectories/.+/(finish|tool))"
+    r"|finish_session|programs/release|close_session)",
+    re.S,
 )
 """What an agent may, as on the data plane: a step or its end changes nobody else's. Every route
 that is not named here wants the token."""

@@ -91,7 +91,7 @@ class ToolCalls:
         }
 
 
-@router.post("/trajectories/{trajectory}/tool")
+@router.post("/trajectories/{trajectory:path}/tool")
 async def tool(request: Request, trajectory: str, asked: wire.ToolCall) -> dict[str, bool]:
     """A tool of the trajectory starts or has ended; telling it twice is no mistake."""
     up = request.app.state.up()

@@ -8,6 +8,7 @@ import socket
 import sys
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -278,6 +279,23 @@ async def test_the_client_speaks_the_whole_control_plane(stack, auth, tmp_path):
         names, left, makespan_s = await asyncio.to_thread(talk)
     assert (names, left) == (["w0", "w1"], 1)
     assert makespan_s > 0
+
+
+async def test_a_trajectory_of_any_name_is_finished_over_the_client(stack, auth):
+    names = ("swe/django/0", "a?b#c%2Fd", "ends in /finish", "späße")
+    async with up(stack) as (s, http):
+        token = auth["Authorization"].removeprefix("Bearer ")
+
+        def talk():
+            with ControllerClient(s.url, token=token) as client:
+                return [client.finish_trajectory("r", name, reward=1.0) for name in names]
+
+        for name in names:
+            await http.post("/generate", **step(f"UTF-8''{quote(name, safe='')}"))
+        known = await asyncio.to_thread(talk)
+        spans = s.spans.of("invoke_agent")
+    assert known == [True] * len(names)
+    assert [span["attributes"]["gen_ai.conversation.id"] for span in spans] == list(names)
 
 
 async def test_a_reward_reaches_the_trajectorys_span_even_after_its_last_step(stack):

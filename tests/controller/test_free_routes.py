@@ -50,6 +50,7 @@ def test_every_route_wants_the_token_but_those_named_here():
     "call",
     [
         "POST /heddle/v1/trajectories/t/delete",
+        "POST /heddle/v1/trajectories/swe/t/delete",
         "POST /heddle/v1/trajectories/t/finish/all",
         "POST /heddle/v1/trajectories//finish",
         "DELETE /heddle/v1/trajectories/t/finish",
