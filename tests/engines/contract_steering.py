@@ -184,6 +184,8 @@ def test_an_abort_of_a_queued_request_ends_it_without_a_token(
 ) -> None:
     queued = Going(preempting.url, body_of(prompt(72, 20), 5, rid="queued72"))
     with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
+        # An abort of whom the engine does not know yet is forgotten.
+        until(lambda: load(http)["num_waiting_reqs"] == 1)
         assert still(queued) == 0
         post(http, "/abort_request", rid="queued72")
     meta = queued.end()["meta_info"]
@@ -199,6 +201,8 @@ def test_a_request_waits_unless_its_priority_is_beyond_the_margin(
     done: list[str] = []
     body = body_of(prompt(70, 20), 2, rid="within70", priority=MARGIN)
     within = Going(preempting.url, body, done=done)
+    with httpx.Client(base_url=preempting.url, timeout=60.0) as http:
+        until(lambda: load(http)["num_waiting_reqs"] == 1)
     assert still(within) == 0
     assert all(each.alive for each in full)
     body = body_of(prompt(71, 20), 2, rid="beyond71", priority=MARGIN + 1)
