@@ -20,9 +20,9 @@ import pyarrow as pa
 from heddle.collector.errors import QueryRefused
 from heddle.collector.sql_guard import checked
 
-# DuckDB's own: a batch of attributes of 5 MB each is gigabytes before its size can be looked at.
 DIGITS: Final = 38
 """Of a DECIMAL; frames round what has one more."""
+# DuckDB's own: a batch of attributes of 5 MB each is gigabytes before its size can be looked at.
 BATCH_ROWS: Final = 2_048
 _JSON: Final = re.compile(r"\b(VARIANT|MAP)\b")
 _STRANGE: Final = re.compile(
