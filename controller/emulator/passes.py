@@ -29,35 +29,29 @@ prefill_pass: Final = PrefillPass._make
 class DecodePass:
     """`iterations` of a constant batch; may be cut short at any iteration's end."""
 
-    __slots__ = ("_pieces", "batch", "end_s", "iterations", "start_s")
+    __slots__ = ("_counts", "_ends_s", "_pieces", "batch", "end_s", "iterations", "start_s")
 
     def __init__(self, start_s: float, batch: int, pieces: Sequence[Piece]) -> None:
         self.start_s = start_s
         self.batch = batch
         self._pieces = pieces
+        self._counts, self._ends_s = counts, ends_s = [0], [0.0]
         count, end_s = 0, 0.0
         for iterations, first_s, step_s in pieces:
             count += iterations
             end_s += first_s * iterations + step_s * (iterations * (iterations - 1) / 2)
+            counts.append(count)
+            ends_s.append(end_s)
         self.iterations = count
         self.end_s = start_s + end_s
 
     def time_s(self, iterations: int) -> float:
         """When that many iterations have ended."""
-        (counts, ends_s), pieces = self._marks(), self._pieces
+        counts, pieces = self._counts, self._pieces
         at = bisect_right(counts, iterations) - 1
         if at == len(pieces):
             at -= 1
-        return self.start_s + ends_s[at] + pieces[at].lasting_s(iterations - counts[at])
-
-    def _marks(self) -> tuple[list[int], list[float]]:
-        """Iterations and seconds at the beginning and after each piece: most passes end by
-        themselves and are never asked."""
-        counts, ends_s = [0], [0.0]
-        for piece in self._pieces:
-            counts.append(counts[-1] + piece.iterations)
-            ends_s.append(ends_s[-1] + piece.lasting_s(piece.iterations))
-        return counts, ends_s
+        return self.start_s + self._ends_s[at] + pieces[at].lasting_s(iterations - counts[at])
 
     def ended_by(self, now_s: float) -> int:
         """How many iterations have ended at that time."""
@@ -75,9 +69,8 @@ class DecodePass:
         if now_s <= self.start_s:
             return 0, self.start_s, self.time_s(1)
         since_s, most = now_s - self.start_s, self.iterations
-        counts, ends_s = self._marks()
-        at = min(bisect_left(ends_s, since_s), len(self._pieces)) - 1
-        guess = counts[at] + _solve(self._pieces[at], since_s - ends_s[at])
+        at = min(bisect_left(self._ends_s, since_s), len(self._pieces)) - 1
+        guess = self._counts[at] + _solve(self._pieces[at], since_s - self._ends_s[at])
         guess = guess if guess < most else most
         # The square root may miss by one in the last bits; the forward form decides.
         last_s, next_s = self.time_s(guess), self.time_s(guess + 1)
