@@ -37,6 +37,11 @@ FULL_S: Final = 60.0
 """Wall seconds a step goes on trying, with pauses that double between those two."""
 
 
+def full_pause_s(waited_s: float) -> float | None:
+    """Wall seconds until a step that waited so long asks a full queue again; None: no more."""
+    return None if waited_s >= FULL_S else min(max(waited_s, FULL_LEAST_S), FULL_MOST_S)
+
+
 class _Interrupted(Exception):
     """Heddle stopped it in the middle (weight_sync or move): it goes on afterwards."""
 
@@ -110,10 +115,10 @@ class Carrier:
         self, exchange: Exchange, step: Step, error: EngineFull, waited_s: float
     ) -> float:
         """The engine's queue is full: again after a while; returns the wall seconds waited."""
-        if waited_s >= FULL_S:
+        pause_s = full_pause_s(waited_s)
+        if pause_s is None:
             self._loop.drop(step, "engine_full")
             raise error
-        pause_s = min(max(waited_s, FULL_LEAST_S), FULL_MOST_S)
         await asyncio.sleep(pause_s)
         if not step.trajectory.steps and exchange.received is None:
             step.trajectory.worker = None  # nothing of it is there: anybody may take it

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from heddle.collector.conventions import WORKER
-from heddle.controller.dataplane.carrier import FULL_LEAST_S, FULL_MOST_S, FULL_S
+from heddle.controller.dataplane.carrier import full_pause_s
 from heddle.controller.dataplane.identity import Whose
 from heddle.controller.dataplane.spans import Gap, StepSpans
 from heddle.controller.dataplane.usage import Usage
@@ -202,11 +202,11 @@ class Players:
 
     async def _later(self, player: Player, step: Step) -> None:
         """As the data plane does: again after a while, or the end."""
-        if player.waited_s >= FULL_S:
+        pause_s = full_pause_s(player.waited_s)
+        if pause_s is None:
             self.controller.drop(step, "engine_full")
             self._fail(player, "engine_full")
             return
-        pause_s = min(max(player.waited_s, FULL_LEAST_S), FULL_MOST_S)
         player.waited_s += pause_s
         await asyncio.sleep(pause_s)
         if not step.trajectory.steps:
