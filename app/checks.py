@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from heddle.app.errors import fail
 
@@ -28,12 +27,9 @@ OTHER_VARIABLES: Final = frozenset(
 
 def address(said: str) -> str:
     """Where a service answers over HTTP; ValueError says what was expected."""
-    try:
-        url = urlsplit(said)
-        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        usable = False
-    if not usable or said != said.strip():
+    from heddle.controller.wire import is_address
+
+    if not is_address(said):
         message = "expected an address such as http://host:port"
         raise ValueError(message)
     return said

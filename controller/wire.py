@@ -93,11 +93,12 @@ class SwitchSet(Wire):
         return {k: v for k, v in known.items() if k not in {"run", "preset", "who", "why"}}
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
+    """Whether a service can be called there over HTTP."""
     try:
         at = urlsplit(url)
         # Asked for its port, it says whether that is one; "a..b" is no name that can be looked up.
-        known = at.port is None or at.port > 0
+        known = at.scheme in ("http", "https") and (at.port is None or at.port > 0)
         host = (at.hostname or "").encode("idna")
     except ValueError:
         return False
@@ -116,7 +117,7 @@ class WorkerIn(Wire):
         if not url.startswith(("http://", "https://")):
             message = f"a worker's url begins with http:// or https://, not {url[:40]!r}"
             raise ValueError(message)
-        if not _is_address(url):
+        if not is_address(url):
             message = f"a worker's url is like http://host:30000, not {url[:80]!r}"
             raise ValueError(message)
         return url
