@@ -16,7 +16,7 @@ export UV_LINK_MODE ?= copy
 unexport PYTHONDONTWRITEBYTECODE
 HEAVY := ray heddle.collector.service heddle.controller.service streamlit.web.bootstrap plotly.graph_objects
 
-.PHONY: help setup demo test needs-node needs-cc check fix types imports docs compiled test-compiled test-shared test-engines test-verl test-browser test-ray test-long bench clean
+.PHONY: help setup demo test needs-node check fix types imports docs compiled test-compiled test-shared test-engines test-verl test-browser test-ray test-long bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -58,10 +58,7 @@ test-browser: setup ## the pages in a real browser (Debian: apt-get install chro
 test-ray: setup ## fleets on a local Ray cluster: the launcher's contract, layouts that change
 	@$(BIN)/python -m pytest -m ray tests/journeys $(ARGS)
 
-needs-cc:
-	@command -v cc >/dev/null || { echo "compiling needs a C compiler; on Debian: apt-get install gcc libc6-dev"; exit 1; }
-
-compiled: setup needs-cc ## Heddle with a compiled emulated engine, in build/compiled
+compiled: setup ## Heddle with a compiled emulated engine, in build/compiled
 	@rm -rf build/compiled build/lib.* build/temp.*
 	@HEDDLE_COMPILE=1 $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --target build/compiled .
 	@echo "in front of the clone: PYTHONPATH=build/compiled $(BIN)/heddle bench engines"

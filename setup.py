@@ -20,6 +20,7 @@ from setuptools import setup
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
 ROOMS = ("collector", "controller", "models")
+MYPY = "mypy>=2.4,<3"
 # Only what is compiled is checked here; pyright has checked everything (make check). Neither what
 # the builder has installed nor how they have set up mypy makes a difference.
 OPTIONS = (
@@ -81,7 +82,6 @@ def extensions() -> list[Any]:
     return made
 
 
-MYPY = "mypy>=2.4,<3"
 # Asked what a build needs, mypyc is not here yet; a source distribution holds no C.
 builds = {"bdist_wheel", "build", "build_ext", "install"} & {*sys.argv}
 compiles = wanted()
